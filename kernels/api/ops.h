@@ -1,0 +1,99 @@
+// The operations every backend implements. kernels/ref (scalar) defines what each one means; a backend may differ from it
+// by rounding only, within the bound named beside the op. Buffers are raw pointers that the caller owns; sizes are in
+// elements unless the name says otherwise; pointers need only the alignment of their element type.
+// A result depends on the backend and the inputs alone: not on how rows, heads or tokens were divided among threads.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/api/dtype.h"
+
+namespace hetero::kernels {
+
+// K or V of one layer and one KV head in memory.
+struct KvView {
+    DType dtype = DType::f16;        // f32, f16, bf16
+    const void* data = nullptr;      // [token][head_dim]
+    std::size_t token_stride = 0;    // elements from one token to the next
+};
+
+struct RopeTable {
+    const float* cos = nullptr;      // [position][n_pairs]
+    const float* sin = nullptr;      // [position][n_pairs]
+    std::size_t n_pairs = 0;         // rotated pairs per head; 2 * n_pairs <= head_dim, the rest passes through
+};
+
+// How the rows of Q and K are ordered by the weights: pairs (i, i + n_pairs) or (2i, 2i + 1).
+// The output is always half-split.
+enum class RopePairing : std::uint8_t { half_split, interleaved };
+
+struct AttentionArgs {
+    const float* q = nullptr;        // [n_queries][head_dim], one query head, stride q_stride
+    std::size_t q_stride = 0;        // elements from one query token to the next
+    KvView k, v;
+    float* out = nullptr;            // [n_queries][head_dim_v], stride out_stride
+    std::size_t out_stride = 0;
+    std::size_t n_queries = 0;
+    std::size_t kv_tokens = 0;       // tokens in k and v, the queries' own included
+    std::size_t first_position = 0;  // query i sees keys [max(0, first_position + i + 1 - window), first_position + i]
+    std::size_t window = 0;          // 0: no window
+    std::size_t head_dim_k = 0, head_dim_v = 0;
+    float scale = 1;                 // usually 1 / sqrt(head_dim)
+    float softcap = 0;               // 0: none; else s = softcap * tanh(s / softcap)
+};
+
+struct Ops {
+    const char* name;  // "scalar", "avx2", "avx512"
+
+    // Conversions, IEEE round to nearest even; overflow to f16 gives infinity, NaN stays NaN. Exact.
+    void (*f32_to_f16)(const float* src, std::uint16_t* dst, std::size_t n);
+    void (*f32_to_bf16)(const float* src, std::uint16_t* dst, std::size_t n);
+    void (*f16_to_f32)(const std::uint16_t* src, float* dst, std::size_t n);
+    void (*bf16_to_f32)(const std::uint16_t* src, float* dst, std::size_t n);
+
+    // n elements (whole blocks) of any weight type. Exact: bit for bit as the reference.
+    void (*dequantize)(DType type, const void* src, float* dst, std::size_t n);
+
+    // y[row] = sum over cols of w[row][col] * x[col], rows [row_begin, row_end). w has row_bytes from row to row.
+    // f32 accumulation. |error| <= c * |w row|_2 * |x|_2 * 2^-24, c = 2 * sqrt(cols) + 8.
+    void (*gemv)(DType type, const void* w, std::size_t row_bytes, std::size_t row_begin, std::size_t row_end,
+                 std::size_t cols, const float* x, float* y);
+    // y[t][row] for t in [0, n_tokens), rows [row_begin, row_end): the same sum for many tokens at once.
+    // x: [n_tokens][cols] with stride x_stride; y: [n_tokens][...] with stride y_stride. Same bound.
+    void (*gemm)(DType type, const void* w, std::size_t row_bytes, std::size_t row_begin, std::size_t row_end,
+                 std::size_t cols, const float* x, std::size_t x_stride, std::size_t n_tokens,
+                 float* y, std::size_t y_stride);
+
+    // y = x / sqrt(mean(x^2) + eps) * w.   |error| <= (n^0.5 + 8) * 2^-24 * |y|
+    void (*rms_norm)(const float* x, const float* w, float* y, std::size_t n, float eps);
+    // One token's heads: rotates src [n_heads][head_dim] into dst of the same shape (they may be equal).
+    void (*rope)(const float* src, float* dst, std::size_t n_heads, std::size_t head_dim, const RopeTable& table,
+                 std::size_t position, RopePairing pairing);
+    // y = silu(gate) * up, silu(x) = x / (1 + exp(-x)).  relative error <= 16 * 2^-24 (+ one subnormal)
+    void (*silu_mul)(const float* gate, const float* up, float* y, std::size_t n);
+    void (*add)(const float* x, float* y, std::size_t n);  // y += x. Exact.
+
+    // softmax(q k^T * scale) v, causal, online in tiles; f32 accumulation. One query head.
+    void (*attention)(const AttentionArgs& args);
+
+    // KV int8, one group of n values (stride elements apart): scale and zero are given, already rounded to their stored type.
+    // symmetric: q = clamp(rne(x / scale), -127, 127); asymmetric: q = clamp(rne((x - zero) / scale), 0, 255).
+    // scale 0: every q is 0. Exact: division, not multiplication by a reciprocal.
+    void (*quantize_i8)(const float* x, float scale, std::int8_t* q, std::size_t n);
+    void (*quantize_u8)(const float* x, float scale, float zero, std::uint8_t* q, std::size_t n);
+    void (*dequantize_i8)(const std::int8_t* q, float scale, float* x, std::size_t n);               // x = q * scale
+    void (*dequantize_u8)(const std::uint8_t* q, float scale, float zero, float* x, std::size_t n);  // x = q * scale + zero, no FMA
+    // Smallest and largest of n >= 1 values; false (and the outputs unspecified) if any is NaN or infinite. Exact.
+    bool (*min_max)(const float* x, std::size_t n, float* min, float* max);
+};
+
+// The best backend this CPU can run, or the one that the environment variable HETERO_BACKEND names.
+// backend_error() is null, or says why HETERO_BACKEND was not followed (unknown name, CPU cannot run it); a tool refuses then.
+[[nodiscard]] const Ops& ops() noexcept;
+[[nodiscard]] const char* backend_error() noexcept;
+
+// For tests: all backends that were compiled in; null terminated. supported() tells whether this CPU runs one.
+[[nodiscard]] const Ops* const* all_backends() noexcept;
+[[nodiscard]] bool backend_supported(const Ops& backend) noexcept;
+
+}  // namespace hetero::kernels

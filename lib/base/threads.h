@@ -1,0 +1,33 @@
+// A pool of threads for loops that are run again and again, and how many threads this process should use.
+#pragma once
+#include <cstddef>
+#include <functional>
+#include <memory>
+
+namespace hetero {
+
+// CPUs this process may use: the affinity mask, capped by the cgroup CPU quota (rounded up). At least 1.
+// Open MPI binds each rank to its cores, so that ranks side by side do not fight for them.
+[[nodiscard]] int default_thread_count();
+
+class ThreadPool {
+public:
+    explicit ThreadPool(int threads);  // >= 1, the caller counted; 1 starts none
+    ~ThreadPool();
+    ThreadPool(const ThreadPool&) = delete;
+    ThreadPool& operator=(const ThreadPool&) = delete;
+
+    [[nodiscard]] int size() const noexcept { return size_; }
+
+    // Calls body(task, worker) once for each task in [0, tasks), worker in [0, size()); the caller takes part and
+    // returns when all are done. Which worker takes a task is not fixed, so results must not depend on it.
+    // `body` must not throw and must not call parallel_for of the same pool.
+    void parallel_for(std::size_t tasks, const std::function<void(std::size_t task, int worker)>& body);
+
+private:
+    struct Impl;
+    std::unique_ptr<Impl> impl_;
+    int size_;
+};
+
+}  // namespace hetero

@@ -1,0 +1,63 @@
+// Runs a model: prefill in chunks, decode token by token, over a KV cache that can be exported and imported.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/hash.h"
+#include "base/result.h"
+#include "kv/state.h"
+#include "model/model.h"
+
+namespace hetero::engine {
+
+using TokenId = std::int32_t;
+
+struct Options {
+    int threads = 0;                                       // 0: default_thread_count()
+    kernels::DType kv_dtype = kernels::DType::f16;         // resident type: f16, bf16, f32
+    std::uint32_t chunk_tokens = 256;                      // of prefill
+};
+
+enum class Logits { none, last, all };
+
+// The hard invariants of states that this model makes.
+[[nodiscard]] kv::Identity identity_of(const model::Model& model, const Digest& tokenizer_digest);
+
+class Session {
+public:
+    // Takes the memory for `capacity` tokens (at most the context) at once; not enough: resource, with both figures.
+    static Result<std::unique_ptr<Session>> create(std::shared_ptr<const model::Model> model, const Options& options,
+                                                   std::uint64_t capacity_tokens);
+    ~Session();
+
+    [[nodiscard]] std::uint64_t position() const noexcept;   // tokens in the cache
+    [[nodiscard]] std::uint64_t capacity() const noexcept;
+
+    // Appends tokens. `on_logits` (may be empty) gets [vocab_size] for each position that was asked for, in order.
+    // Errors: usage (token out of the vocabulary, capacity exceeded), bad_input (a K or V value that overflows the KV
+    // type: layer, part, token, head and dim are named, and bf16 is suggested; NaN likewise).
+    // `on_progress` (may be empty) is called after each chunk with the tokens done.
+    using LogitsFn = std::function<Status(std::uint64_t position, std::span<const float> logits)>;
+    Status prefill(std::span<const TokenId> tokens, Logits which, const LogitsFn& on_logits,
+                   const std::function<void(std::uint64_t done)>& on_progress = {});
+
+    // One step: appends `token`, gives the logits of the next one [vocab_size], valid until the next call.
+    Result<std::span<const float>> decode(TokenId token);
+
+    // The cache as a layer of a KV state, in the resident type, tokens [0, position()).
+    Result<kv::Layer> export_layer(std::uint32_t layer) const;
+    // Replaces the cache of one layer; all layers must be given, in any order, before the session is used.
+    // n_tokens of every layer must agree. Any codec is decoded to the resident type (overflow: bad_input).
+    Status import_layer(const kv::Header& header, std::uint32_t layer, const kv::Layer& value, std::uint64_t n_tokens);
+    void truncate(std::uint64_t n_tokens);  // forgets tokens from the end
+
+private:
+    struct Impl;
+    explicit Session(std::unique_ptr<Impl> impl);
+    std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace hetero::engine

@@ -1,0 +1,53 @@
+// GGUF v3 (and v2) files: metadata and tensors, memory-mapped, every number checked against the file's size.
+// Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+#pragma once
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/result.h"
+#include "io/tensor_source.h"
+
+namespace hetero::io {
+
+// An array keeps its element type; integer arrays of every width are widened to int64 (uint64 above INT64_MAX refused),
+// so that a reader never mistakes one width for another.
+using GgufArray = std::variant<std::vector<std::int64_t>, std::vector<double>, std::vector<std::string>, std::vector<bool>>;
+using GgufValue = std::variant<std::int64_t, std::uint64_t, double, bool, std::string, GgufArray>;
+
+class GgufFile final : public TensorSource {
+public:
+    // Refuses: wrong magic or version, truncated header or data (both sizes or the first tensor that does not fit are
+    // named), alignment not a power of two, overlapping or misaligned offsets, duplicate names, unknown tensor types.
+    static Result<std::shared_ptr<const GgufFile>> open(const std::string& path);
+
+    [[nodiscard]] const std::string& path() const noexcept;
+    [[nodiscard]] const std::map<std::string, GgufValue, std::less<>>& metadata() const noexcept;
+
+    // Typed look-ups. Missing: nullopt; another type than asked: bad_input naming key, expected and found type.
+    Result<std::optional<std::int64_t>> integer(std::string_view key) const;
+    Result<std::optional<double>> number(std::string_view key) const;  // float or integer
+    Result<std::optional<bool>> boolean(std::string_view key) const;
+    Result<std::optional<std::string_view>> string(std::string_view key) const;
+    // nullptr where missing.
+    Result<const std::vector<std::string>*> strings(std::string_view key) const;
+    Result<const std::vector<std::int64_t>*> integers(std::string_view key) const;
+    Result<const std::vector<double>*> numbers(std::string_view key) const;
+
+    [[nodiscard]] const TensorView* find(std::string_view name) const override;
+    [[nodiscard]] const std::vector<std::string>& names() const override;
+
+    struct Impl;
+    explicit GgufFile(std::unique_ptr<Impl> impl);
+    ~GgufFile() override;
+
+private:
+    std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace hetero::io

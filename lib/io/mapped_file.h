@@ -1,0 +1,31 @@
+// A whole file, read-only, in memory by mmap: pages are read when touched.
+#pragma once
+#include <cstddef>
+#include <span>
+#include <string>
+
+#include "base/result.h"
+
+namespace hetero::io {
+
+class MappedFile {
+public:
+    MappedFile() = default;
+    ~MappedFile();
+    MappedFile(MappedFile&& other) noexcept;
+    MappedFile& operator=(MappedFile&& other) noexcept;
+    MappedFile(const MappedFile&) = delete;
+    MappedFile& operator=(const MappedFile&) = delete;
+
+    // Regular files only; an empty file gives empty bytes. Errors: bad_input (missing, not a regular file), resource.
+    static Result<MappedFile> open(const std::string& path);
+
+    [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return bytes_; }
+    [[nodiscard]] const std::string& path() const noexcept { return path_; }
+
+private:
+    std::span<const std::byte> bytes_;
+    std::string path_;
+};
+
+}  // namespace hetero::io

@@ -1,0 +1,31 @@
+// Named tensors in files of weights, whatever the container. Views stay valid as long as the source lives.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "kernels/api/dtype.h"
+
+namespace hetero::io {
+
+struct TensorView {
+    kernels::DType dtype = kernels::DType::f32;
+    std::vector<std::uint64_t> shape;      // outermost first, as in NumPy (a GGUF's ne, reversed)
+    std::span<const std::byte> bytes;      // row-major, blocks along the last dimension
+    std::string file;                      // the file that holds it
+};
+
+class TensorSource {
+public:
+    virtual ~TensorSource() = default;
+    // nullptr where there is no such tensor.
+    [[nodiscard]] virtual const TensorView* find(std::string_view name) const = 0;
+    // All names, sorted bytewise.
+    [[nodiscard]] virtual const std::vector<std::string>& names() const = 0;
+};
+
+}  // namespace hetero::io

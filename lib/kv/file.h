@@ -1,0 +1,27 @@
+// hetero-kv 1 files (HDF5). The format is described in hetero-kv(5).
+#pragma once
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "io/atomic_file.h"
+#include "kv/stream.h"
+
+namespace hetero::kv {
+
+enum class Verify { checksums, structure_only };
+
+// Refuses what is not complete, damaged, or of a larger major version. Works where file locks do not.
+Result<std::unique_ptr<Source>> open_file(const std::string& path, Verify verify = Verify::checksums);
+// The same from an HDF5 image in memory (what a pipe carries).
+Result<std::unique_ptr<Source>> open_image(std::vector<std::byte> image, std::string name);
+
+// Written to a temporary beside `path`, published by commit().
+Result<std::unique_ptr<Sink>> create_file(const std::string& path, io::Overwrite overwrite);
+// The finished image is handed to `take` at commit().
+std::unique_ptr<Sink> create_image(std::function<Status(std::span<const std::byte>)> take, std::string name);
+
+}  // namespace hetero::kv

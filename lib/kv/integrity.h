@@ -1,0 +1,27 @@
+// Checksums of a state: CRC-32C of every chunk of stored bytes, and a root over everything. File, pipe and wire share them.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "kv/state.h"
+
+namespace hetero::kv {
+
+// Chunk c of a part covers tokens [c * tokens_per_chunk, ...). One CRC each of values, scale and zero (where present).
+struct PartChecksums {
+    std::vector<std::uint32_t> values, scale, zero;
+    friend bool operator==(const PartChecksums&, const PartChecksums&) = default;
+};
+struct LayerChecksums {
+    PartChecksums k, v;
+    friend bool operator==(const LayerChecksums&, const LayerChecksums&) = default;
+};
+
+// The chunk length a writer uses where the header leaves it open: 1..4 MiB of values, a multiple of the channel groups.
+[[nodiscard]] std::uint32_t choose_tokens_per_chunk(const Header& header);
+// header.tokens_per_chunk must be set.
+[[nodiscard]] LayerChecksums checksum_layer(const Header& header, const Layer& layer);
+// SHA-256 over the canonical header text (identity, sequences, tokens, logits, schemes, provenance) and the tables in order; see hetero-kv(5).
+[[nodiscard]] Digest root_digest(const Header& header, const std::vector<std::vector<LayerChecksums>>& tables);
+
+}  // namespace hetero::kv

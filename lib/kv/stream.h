@@ -1,0 +1,44 @@
+// Where a KV state comes from and goes to: file, pipe, MPI rank or memory, one layer at a time.
+// Order: sequences in order, in each the layers in order, each exactly once.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "kv/state.h"
+
+namespace hetero::kv {
+
+class Source {
+public:
+    virtual ~Source() = default;
+    [[nodiscard]] virtual const Header& header() const noexcept = 0;  // checked with check_header
+    // The next layer in order, checksums and shapes verified. Data are only to be trusted once finish() has succeeded.
+    virtual Result<Layer> read_layer() = 0;
+    // After the last layer: the root covers everything read, and the writer had completed the state.
+    virtual Status finish() = 0;
+    [[nodiscard]] virtual const std::string& name() const noexcept = 0;  // "a.h5", "stdin", "rank 2": for messages
+};
+
+class Sink {
+public:
+    virtual ~Sink() = default;  // without commit(): nothing becomes visible, the other side is told
+    virtual Status begin(const Header& header) = 0;
+    virtual Status write_layer(const Layer& layer) = 0;  // the next one in order
+    virtual Status commit() = 0;                         // all is there: publish
+    virtual void abort(const Error& reason) noexcept = 0;  // tells the other side why; safe at any time, more than once
+    [[nodiscard]] virtual const std::string& name() const noexcept = 0;
+};
+
+// A whole state in memory.
+struct State {
+    Header header;
+    std::vector<std::vector<Layer>> layers;  // [sequence][layer]
+};
+
+Result<State> read_all(Source& source);               // calls finish()
+Status write_all(const State& state, Sink& sink);     // begin .. commit
+std::unique_ptr<Source> memory_source(std::shared_ptr<const State> state, std::string name);
+
+}  // namespace hetero::kv

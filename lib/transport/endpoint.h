@@ -1,0 +1,44 @@
+// Endpoints: where a tool reads or writes a KV state. PATH, "-" (stdin or stdout), "mpi:RANK".
+#pragma once
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "io/atomic_file.h"
+#include "kv/stream.h"
+
+namespace hetero::transport {
+
+enum class EndpointKind { file, pipe, mpi };
+
+struct Endpoint {
+    EndpointKind kind = EndpointKind::file;
+    std::string path;  // file
+    int rank = -1;     // mpi: the peer's rank in MPI_COMM_WORLD
+};
+
+// "mpi:" with something that is not a rank is a usage error; "./mpi:3" is a file.
+Result<Endpoint> parse_endpoint(std::string_view text);
+std::string to_string(const Endpoint& endpoint);
+
+struct TransportOptions {
+    double timeout_s = 10;                          // without any sign of life of the peer
+    std::uint64_t max_memory_bytes = 1ULL << 30;    // a pipe's image above this is spooled to a temporary file
+    io::Overwrite overwrite = io::Overwrite::refuse;
+};
+
+// What can be known before long work: output directory writable, overwriting allowed, "-" not a terminal, input and
+// output not the same file, MPI compiled in and running, rank within the world and not our own. Starts MPI when an
+// endpoint needs it, and only then; checks with the peer that both sides name each other.
+Status prepare(const std::vector<Endpoint>& inputs, const std::vector<Endpoint>& outputs, const TransportOptions& options);
+
+Result<std::unique_ptr<kv::Source>> open_source(const Endpoint& endpoint, const TransportOptions& options);
+Result<std::unique_ptr<kv::Sink>> open_sink(const Endpoint& endpoint, const TransportOptions& options);
+
+// Tells every peer of this process that it gave up and why (so that they end too), then leaves MPI. With no error: an
+// orderly end. Does nothing where MPI was not started. Call once, last.
+void leave(const Error* error) noexcept;
+
+}  // namespace hetero::transport

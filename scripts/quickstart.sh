@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# From a bare Debian 12 to text: installs, builds, gets a small real model, and runs
+# prefill | quantize | send | verify | decode on it. Prints the text and the figures.
+# usage: scripts/quickstart.sh [PROMPT]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+prompt=${1:-"Explain in two sentences why decoding a large language model depends on memory bandwidth."}
+
+scripts/install-deps.sh --quickstart
+cmake --preset release -DHETERO_TESTS=OFF >/dev/null
+cmake --build --preset release -- --quiet
+model=$(scripts/get-model.sh)
+
+export PATH=$PWD/build/release/bin:$PATH
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+run() { printf '\n$ %s\n' "$*" >&2; "$@"; }
+
+run hetero-prefill -m "$model" --chat -p "$prompt" -o "$work/f16.h5"
+run kv-quantize "$work/f16.h5" --dtype int8 -o "$work/int8.h5"
+run kv-send "$work/int8.h5" -o "$work/received.h5"
+run kv-verify "$work/f16.h5" "$work/received.h5" -m "$model" --steps 32 --epsilon 0.05
+run hetero-decode -m "$model" "$work/received.h5" -n 64
+
+printf '\n# the same through pipes\n'
+run sh -c 'hetero-prefill -q -m "$1" --chat -p "$2" -o - | kv-quantize -q - --dtype int8 -o - | hetero-decode -q -m "$1" - -n 64' \
+  sh "$model" "$prompt"
+
+printf '\n# the same through MPI, three ranks\n'
+as_root=()
+[ "$(id -u)" -eq 0 ] && as_root=(--allow-run-as-root)
+run mpirun "${as_root[@]}" --oversubscribe \
+  -n 1 hetero-prefill -q -m "$model" --chat -p "$prompt" -o mpi:1 : \
+  -n 1 kv-quantize -q mpi:0 --dtype int8 -o mpi:2 : \
+  -n 1 hetero-decode -q -m "$model" mpi:1 -n 64 </dev/null

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds, and runs all tests: optimised, and under AddressSanitizer and UBSan.
+# usage: scripts/test.sh [release|dev]...      default: both
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+presets=("$@")
+[ ${#presets[@]} -gt 0 ] || presets=(dev release)
+
+scripts/install-deps.sh --tests --quickstart
+scripts/get-model.sh >/dev/null || echo "test.sh: the real model could not be had; tests that need it are skipped" >&2
+
+status=0
+for preset in "${presets[@]}"; do
+  printf '\n== %s ==\n' "$preset"
+  cmake --preset "$preset" >/dev/null
+  cmake --build --preset "$preset" -- --quiet
+  ctest --preset "$preset" -j "$(nproc)" || status=1
+done
+exit $status

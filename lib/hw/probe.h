@@ -1,37 +1,30 @@
-// What this machine is and what it reaches: one profile, from small probes (one file each).
+// What this machine is and what it reaches: one profile, from small probes (one file each in probes/).
+// The fields are described in hetero-hw(5).
 #pragma once
-#include <functional>
-#include <optional>
 #include <string>
-#include <vector>
 
 #include "base/result.h"
 
 namespace hetero::hw {
 
-// A value that could not be found is absent with a reason, never 0.
-template <class T>
-struct Known {
-    std::optional<T> value;
-    std::string reason;  // why it is unknown
-};
-
 struct ProbeOptions {
     bool measure = true;          // run the timed probes
     double seconds_each = 0.3;    // budget of one timed probe
-    int threads = 0;
+    int threads = 0;              // of the probes that use all threads; 0: as many as this process may use
     std::string disk_path = ".";  // directory for the disk probe
-    std::string root;             // stands in for / in the /proc and /sys probes (tests)
+    std::string
+        root;  // stands in for / in what is read from /proc and /sys (a recorded machine); nothing else is probed then
 };
 
-// The profile as a JSON document (text, two-space indent) or as TOML; both have the same content. Unknown values are
-// null (JSON) or left out with NAME_unknown = "reason" (TOML).
+// The profile as a JSON document (text, two-space indent) or as TOML; both have the same content. A value that could
+// not be found is never 0: it is null (JSON) or left out (TOML), and NAME_unknown beside it says why.
 struct Profile {
     std::string json;
     std::string toml;
     std::string summary;  // a page for people
 };
 
+// usage: options out of range. A probe that cannot find or do something says so in its section; it does not fail.
 Result<Profile> probe(const ProbeOptions& options);
 
 }  // namespace hetero::hw

@@ -11,21 +11,24 @@ namespace hetero::kv {
 // f32 [token][kv_head][head_dim] of a part.
 Result<std::vector<float>> decode_part(const Header& header, const Part& part, std::uint64_t n_tokens, PartId id);
 // A part with `scheme` from f32 values.
-Result<Part> encode_part(const Header& header, const Scheme& scheme, std::uint64_t n_tokens, PartId id, const std::vector<float>& values);
+Result<Part> encode_part(const Header& header, const Scheme& scheme, std::uint64_t n_tokens, PartId id,
+                         const std::vector<float>& values);
 
 // True where going from one scheme to the other loses nothing (same scheme, or a wider float).
 [[nodiscard]] bool conversion_is_exact(const Scheme& from, const Scheme& to);
 
 struct ConvertReport {
-    std::uint64_t bytes_in = 0, bytes_out = 0;   // payload: values, scales, zeros
-    double bits_per_value = 0;                   // of the output, scales and zeros counted
-    double seconds = 0;                          // of encoding and decoding alone
-    double max_abs_error = 0;                    // |decoded output - decoded input|
-    bool exact = true;
+    std::uint64_t bytes_in = 0, bytes_out = 0;  // payload: values, scales, zeros
+    double bits_per_value = 0;                  // of the output, scales and zeros counted; 0 where there are no values
+    double seconds = 0;        // of decoding and encoding alone: the busiest thread's, summed over the parts
+    double max_abs_error = 0;  // |decoded output - decoded input|
+    bool exact = true;         // every part was converted without loss, as conversion_is_exact has it
 };
 
-// Streams `in` to `out` with the given schemes. Quantized to another quantized scheme is refused unless `requantize`.
-// Errors name sequence, layer, part, and the codec's place. Adds `entry` to the provenance.
+// Streams `in` to `out` with the given schemes; their source_dtype is filled in from the input. A part whose scheme
+// stays the same is passed on bit for bit. Quantized to another quantized scheme is refused unless `requantize`.
+// Errors name sequence, layer, part, and the codec's place. Adds `entry` to the provenance; the writer chooses the
+// chunk length anew. The bytes do not depend on `threads`.
 Result<ConvertReport> convert_state(Source& in, Sink& out, const Scheme& k, const Scheme& v, bool requantize,
                                     const ProvenanceEntry& entry, int threads);
 

@@ -1,0 +1,289 @@
+#include "kv/convert.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <new>
+#include <utility>
+
+#include "base/threads.h"
+#include "quant/codec.h"
+
+namespace hetero::kv {
+namespace {
+
+using quant::Codec;
+using quant::EncodedBytes;
+using quant::Shape;
+
+constexpr std::uint64_t values_per_task = 64 * 1024;  // f32 in and out of a task stay in a core's cache
+
+// `unknown`: bad_input where the name comes from a state, usage where the caller asked for it.
+Result<const Codec*> codec_of(const Scheme& scheme, Errc unknown = Errc::bad_input) {
+    const Codec* codec = quant::find_codec(scheme.codec);
+    if (codec == nullptr) return fail(unknown, "unknown codec '{}': known are {}", scheme.codec, quant::codec_names());
+    return codec;
+}
+
+Shape shape_of(const Header& header, std::uint64_t n_tokens, PartId id) {
+    const Identity& identity = header.identity;
+    return {n_tokens, identity.n_kv_heads, id == PartId::k ? identity.head_dim_k : identity.head_dim_v};
+}
+
+bool same_storage(const Scheme& a, const Scheme& b) { return a.codec == b.codec && a.params == b.params; }
+
+// `wanted` with the source_dtype it has after a conversion from `from`.
+Scheme scheme_after(const Scheme& from, Scheme wanted, const Codec& from_codec, const Codec& wanted_codec) {
+    if (!wanted_codec.has_scale()) {
+        wanted.source_dtype = wanted_codec.value_dtype(wanted.params);
+    } else {
+        wanted.source_dtype = from_codec.has_scale() ? from.source_dtype : from_codec.value_dtype(from.params);
+    }
+    return wanted;
+}
+
+Result<Part> allocate(const Header& header, const Codec& codec, const Scheme& scheme, std::uint64_t n_tokens,
+                      PartId id) {
+    HETERO_CHECK(codec.check(scheme.params, shape_of(header, n_tokens, id).head_dim));
+    const EncodedBytes bytes = codec.bytes(scheme.params, shape_of(header, n_tokens, id));
+    Part part;
+    part.scheme = scheme;
+    try {
+        part.values = {codec.value_dtype(scheme.params), values_shape(header, scheme, n_tokens, id), {}};
+        part.values.bytes.resize(bytes.values);
+        if (codec.has_scale()) {
+            part.scale = {scheme.params.scale_dtype, scale_shape(header, scheme, n_tokens, id), {}};
+            part.scale.bytes.resize(bytes.scale);
+            if (bytes.zero != 0 || !scheme.params.symmetric) {
+                part.zero = {scheme.params.scale_dtype, part.scale.shape, {}};
+                part.zero.bytes.resize(bytes.zero);
+            }
+        }
+    } catch (const std::bad_alloc&) {
+        return fail(Errc::resource, "out of memory: {} bytes for a part of {} tokens", bytes.total(), n_tokens);
+    }
+    return part;
+}
+
+// Where the encoding of tokens [first, first + ...) lies in the encoding of the whole; `first` is a multiple of the
+// channel group.
+EncodedBytes offsets(const Codec& codec, const Scheme& scheme, Shape shape, std::uint64_t first) {
+    shape.tokens = first;
+    return codec.bytes(scheme.params, shape);
+}
+
+// A range of whole groups, long enough to be worth a task: cut where both schemes can be cut.
+std::uint64_t tokens_per_task(const Scheme& from, const Scheme& to, const Shape& shape) {
+    std::uint64_t step = 1;
+    for (const Scheme* scheme : {&from, &to}) {
+        if (scheme->params.axis != quant::Axis::channel) continue;
+        const std::uint64_t group = std::max<std::uint32_t>(1, scheme->params.group);
+        std::uint64_t a = step, b = group;
+        while (b != 0) a = std::exchange(b, a % b);
+        step = step / a * group;
+    }
+    const std::uint64_t row = std::max<std::uint64_t>(1, std::uint64_t{shape.heads} * shape.head_dim);
+    const std::uint64_t wanted = std::max<std::uint64_t>(1, values_per_task / row);
+    return (wanted + step - 1) / step * step;
+}
+
+struct Worker {
+    std::vector<float> source, result;
+    double seconds = 0;  // of decoding and encoding in the current part
+    double max_abs_error = 0;
+};
+
+class Converter {
+public:
+    explicit Converter(int threads) : pool_(std::max(1, threads)), workers_(static_cast<std::size_t>(pool_.size())) {}
+
+    // The part with another scheme. Tasks are token ranges; of several errors the first range's is returned.
+    Result<Part> convert(const Header& header, const Part& from, const Scheme& scheme, std::uint64_t n_tokens,
+                         PartId id) {
+        HETERO_TRY(const Codec* in, codec_of(from.scheme));
+        HETERO_TRY(const Codec* out, codec_of(scheme, Errc::usage));
+        HETERO_TRY(Part part, allocate(header, *out, scheme, n_tokens, id));
+        const Shape shape = shape_of(header, n_tokens, id);
+        HETERO_CHECK(in->check(from.scheme.params, shape.head_dim));
+        const EncodedBytes size = in->bytes(from.scheme.params, shape);
+        if (size.values != from.values.bytes.size() || size.scale != from.scale.bytes.size() ||
+            size.zero != from.zero.bytes.size()) {
+            return fail(Errc::bad_input, "the data's size does not fit {} tokens of codec {}", n_tokens, in->name());
+        }
+        const std::uint64_t step = tokens_per_task(from.scheme, scheme, shape);
+        const std::size_t tasks = n_tokens / step + (n_tokens % step != 0 ? 1 : 0);
+        std::vector<Status> done(tasks);
+        for (Worker& worker : workers_) worker.seconds = 0;
+        pool_.parallel_for(tasks, [&](std::size_t task, int worker) {
+            Shape range = shape;
+            range.first_token = task * step;
+            range.tokens = std::min(step, n_tokens - range.first_token);
+            done[task] = convert_range(*in, from, *out, part, shape, range, workers_[static_cast<std::size_t>(worker)]);
+        });
+        for (const Status& status : done) HETERO_CHECK(status);
+        double busiest = 0;
+        for (const Worker& worker : workers_) busiest = std::max(busiest, worker.seconds);
+        seconds_ += busiest;
+        return part;
+    }
+
+    [[nodiscard]] double seconds() const { return seconds_; }
+
+    [[nodiscard]] double max_abs_error() const {
+        double largest = 0;
+        for (const Worker& worker : workers_) largest = std::max(largest, worker.max_abs_error);
+        return largest;
+    }
+
+private:
+    static Status convert_range(const Codec& in, const Part& from, const Codec& out, Part& to, const Shape& whole,
+                                const Shape& range, Worker& worker) {
+        const std::size_t n = range.elements();
+        try {
+            worker.source.resize(n);
+            worker.result.resize(n);
+        } catch (const std::bad_alloc&) {
+            return fail(Errc::resource, "out of memory: {} values of scratch", 2 * n);
+        }
+        const auto start = std::chrono::steady_clock::now();
+        const EncodedBytes from_at = offsets(in, from.scheme, whole, range.first_token);
+        const EncodedBytes from_size = in.bytes(from.scheme.params, range);
+        HETERO_CHECK(in.decode(from.scheme.params, range, slice(from.values, from_at.values, from_size.values),
+                               slice(from.scale, from_at.scale, from_size.scale),
+                               slice(from.zero, from_at.zero, from_size.zero), worker.source));
+        const EncodedBytes to_at = offsets(out, to.scheme, whole, range.first_token);
+        const EncodedBytes to_size = out.bytes(to.scheme.params, range);
+        const quant::EncodedSpans spans{std::span(to.values.bytes).subspan(to_at.values, to_size.values),
+                                        std::span(to.scale.bytes).subspan(to_at.scale, to_size.scale),
+                                        std::span(to.zero.bytes).subspan(to_at.zero, to_size.zero)};
+        HETERO_CHECK(out.encode_into(to.scheme.params, range, worker.source, spans));
+        worker.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+        HETERO_CHECK(out.decode(to.scheme.params, range, spans.values, spans.scale, spans.zero, worker.result));
+        double largest = worker.max_abs_error;  // the encoder let only finite values pass
+        for (std::size_t i = 0; i < n; ++i) {
+            const double error = std::fabs(static_cast<double>(worker.result[i]) - worker.source[i]);
+            largest = error > largest ? error : largest;
+        }
+        worker.max_abs_error = largest;
+        return {};
+    }
+
+    static std::span<const std::byte> slice(const Tensor& tensor, std::size_t begin, std::size_t n) {
+        return std::span(tensor.bytes).subspan(begin, n);
+    }
+
+    ThreadPool pool_;
+    std::vector<Worker> workers_;
+    double seconds_ = 0;
+};
+
+std::uint64_t part_bytes(const Part& part) {
+    return part.values.bytes.size() + part.scale.bytes.size() + part.zero.bytes.size();
+}
+
+// The output's header, or why the conversion is refused.
+Result<Header> converted_header(const Header& in, const Scheme& k, const Scheme& v, bool requantize,
+                                const ProvenanceEntry& entry) {
+    Header header = in;
+    header.tokens_per_chunk = 0;
+    header.provenance.push_back(entry);
+    for (PartId id : {PartId::k, PartId::v}) {
+        const Scheme& wanted = id == PartId::k ? k : v;
+        HETERO_TRY(const Codec* to, codec_of(wanted, Errc::usage));
+        HETERO_CHECK(to->check(wanted.params, shape_of(in, 0, id).head_dim));
+        std::vector<Scheme>& schemes = id == PartId::k ? header.k_schemes : header.v_schemes;
+        for (std::size_t layer = 0; layer < schemes.size(); ++layer) {
+            if (same_storage(schemes[layer], wanted)) continue;
+            HETERO_TRY(const Codec* from, codec_of(schemes[layer]));
+            if (from->has_scale() && to->has_scale() && !requantize) {
+                return fail(
+                    Errc::usage,
+                    "layer {}, {}: already quantized ({}); quantizing again adds error to error: start from the "
+                    "unquantized state, or ask for requantizing",
+                    layer, part_name(id), from->name());
+            }
+            schemes[layer] = scheme_after(schemes[layer], wanted, *from, *to);
+        }
+    }
+    return header;
+}
+
+}  // namespace
+
+Result<std::vector<float>> decode_part(const Header& header, const Part& part, std::uint64_t n_tokens, PartId id) {
+    HETERO_TRY(const Codec* codec, codec_of(part.scheme));
+    const Shape shape = shape_of(header, n_tokens, id);
+    if (part.values.bytes.size() != codec->bytes(part.scheme.params, shape).values) {  // before memory is taken
+        return fail(Errc::bad_input, "{} bytes of values do not fit {} tokens of codec {}", part.values.bytes.size(),
+                    n_tokens, codec->name());
+    }
+    std::vector<float> values;
+    try {
+        values.resize(shape.elements());
+    } catch (const std::bad_alloc&) {
+        return fail(Errc::resource, "out of memory: {} values of a part", shape.elements());
+    }
+    HETERO_CHECK(
+        codec->decode(part.scheme.params, shape, part.values.bytes, part.scale.bytes, part.zero.bytes, values));
+    return values;
+}
+
+Result<Part> encode_part(const Header& header, const Scheme& scheme, std::uint64_t n_tokens, PartId id,
+                         const std::vector<float>& values) {
+    HETERO_TRY(const Codec* codec, codec_of(scheme, Errc::usage));
+    HETERO_TRY(Part part, allocate(header, *codec, scheme, n_tokens, id));
+    HETERO_CHECK(codec->encode_into(scheme.params, shape_of(header, n_tokens, id), values,
+                                    {part.values.bytes, part.scale.bytes, part.zero.bytes}));
+    return part;
+}
+
+bool conversion_is_exact(const Scheme& from, const Scheme& to) {
+    if (same_storage(from, to)) return true;
+    return (from.codec == "f16" || from.codec == "bf16") && to.codec == "f32";
+}
+
+Result<ConvertReport> convert_state(Source& in, Sink& out, const Scheme& k, const Scheme& v, bool requantize,
+                                    const ProvenanceEntry& entry, int threads) {
+    const Header& from = in.header();
+    HETERO_TRY(const Header header, converted_header(from, k, v, requantize, entry));
+    HETERO_CHECK(out.begin(header));
+    ConvertReport report;
+    Converter converter(threads);
+    std::uint64_t values = 0;
+    auto run = [&]() -> Status {
+        for (const Sequence& sequence : from.sequences) {
+            for (std::size_t layer = 0; layer < header.k_schemes.size(); ++layer) {
+                HETERO_TRY(Layer data, in.read_layer());
+                for (PartId id : {PartId::k, PartId::v}) {
+                    Part& part = data.part(id);
+                    report.bytes_in += part_bytes(part);
+                    values += part.values.elements();
+                    const Scheme& scheme = id == PartId::k ? header.k_schemes[layer] : header.v_schemes[layer];
+                    report.exact = report.exact && conversion_is_exact(part.scheme, scheme);
+                    if (!same_storage(part.scheme, scheme)) {
+                        auto converted = converter.convert(from, part, scheme, sequence.tokens.size(), id);
+                        if (!converted) {
+                            return fail_with(converted.error(), fmt::format("{}: sequence {}, layer {}, {}", in.name(),
+                                                                            sequence.id, layer, part_name(id)));
+                        }
+                        part = std::move(*converted);
+                    }
+                    report.bytes_out += part_bytes(part);
+                }
+                HETERO_CHECK(out.write_layer(data));
+            }
+        }
+        HETERO_CHECK(in.finish());
+        return out.commit();
+    };
+    if (Status status = run(); !status) {
+        out.abort(status.error());
+        return tl::unexpected<Error>(status.error());
+    }
+    report.seconds = converter.seconds();
+    report.max_abs_error = converter.max_abs_error();
+    if (values != 0) report.bits_per_value = 8.0 * static_cast<double>(report.bytes_out) / static_cast<double>(values);
+    return report;
+}
+
+}  // namespace hetero::kv

@@ -1,0 +1,29 @@
+// Scale and zero of a group, shared by the integer codecs: x = q * scale + zero with q in [-levels, levels] (symmetric)
+// or [0, levels]. The rules are those of hetero-quant(7).
+#pragma once
+#include <cstdint>
+
+#include "quant/codec.h"
+
+namespace hetero::quant {
+
+struct GroupScale {
+    float scale = 0, zero = 0;  // as stored: f16 values where the scale type is f16
+    bool representable = true;  // false: scale or zero are beyond the type
+};
+
+// From the extremes of a group (finite, min <= max). Zero range gives scale 0.
+[[nodiscard]] GroupScale choose_scale(const Params& params, int levels, float min, float max) noexcept;
+
+// scale / 2 + 2 ulp(|x| + |zero|) for the group's largest |x|; infinity where the scale is not representable.
+[[nodiscard]] double integer_error_bound(const Params& params, int levels, double min, double max) noexcept;
+
+// Group length on the token axis: params.group, or the whole head.
+[[nodiscard]] inline std::uint32_t token_group(const Params& params, std::uint32_t head_dim) noexcept {
+    return params.group == 0 ? head_dim : params.group;
+}
+
+// Axis, group and scale type that an integer codec takes.
+[[nodiscard]] Status check_group_params(std::string_view codec, const Params& params, std::uint32_t head_dim);
+
+}  // namespace hetero::quant

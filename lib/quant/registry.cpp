@@ -1,0 +1,57 @@
+#include <new>
+
+#include "quant/codec.h"
+
+// Every codec: codecs/NAME.cpp defines codec_NAME().
+#define HETERO_CODECS(X) \
+    X(f32)               \
+    X(f16)               \
+    X(bf16)              \
+    X(int8)
+
+namespace hetero::quant {
+
+#define HETERO_DECLARE(name) const Codec& codec_##name();
+HETERO_CODECS(HETERO_DECLARE)
+
+const std::vector<const Codec*>& codecs() {
+#define HETERO_ENTRY(name) &codec_##name(),
+    static const std::vector<const Codec*> table{HETERO_CODECS(HETERO_ENTRY)};
+    return table;
+}
+
+const Codec* find_codec(std::string_view name) {
+    for (const Codec* codec : codecs()) {
+        if (codec->name() == name) return codec;
+    }
+    return nullptr;
+}
+
+std::string codec_names() {
+    std::string names;
+    for (const Codec* codec : codecs()) {
+        if (!names.empty()) names += ", ";
+        names += codec->name();
+    }
+    return names;
+}
+
+Result<Encoded> Codec::encode(const Params& params, const Shape& shape, std::span<const float> values) const {
+    HETERO_CHECK(check(params, shape.head_dim));
+    if (shape.elements() != values.size()) {
+        return fail(Errc::bad_input, "{} values for a shape of {} elements", values.size(), shape.elements());
+    }
+    Encoded encoded;
+    const EncodedBytes size = bytes(params, shape);
+    try {
+        encoded.values.resize(size.values);
+        encoded.scale.resize(size.scale);
+        encoded.zero.resize(size.zero);
+    } catch (const std::bad_alloc&) {
+        return fail(Errc::resource, "out of memory: {} bytes for an encoded part", size.total());
+    }
+    HETERO_CHECK(encode_into(params, shape, values, {encoded.values, encoded.scale, encoded.zero}));
+    return encoded;
+}
+
+}  // namespace hetero::quant

@@ -1,0 +1,249 @@
+// Conversion of whole states: bytes, reports, refusals, and independence of the number of threads.
+#include "kv/convert.h"
+
+#include <cmath>
+#include <limits>
+
+#include "unit/kv/states.h"
+
+using namespace hetero;
+using namespace hetero::test;
+using kv::DType;
+using kv::PartId;
+using quant::Axis;
+
+namespace {
+
+// Keeps what it gets; can be made to fail.
+class Capture final : public kv::Sink {
+public:
+    Status begin(const kv::Header& header) override {
+        state.header = header;
+        state.layers.resize(header.sequences.size());
+        return {};
+    }
+    Status write_layer(const kv::Layer& layer) override {
+        if (fail_at == layers) return fail(Errc::resource, "no room");
+        const std::size_t sequence = layers++ / state.header.identity.n_layers;
+        const Status fits =
+            kv::check_layer(state.header, sequence, (layers - 1) % state.header.identity.n_layers, layer);
+        if (!fits) return fits;
+        state.layers[sequence].push_back(layer);
+        return {};
+    }
+    Status commit() override {
+        committed = true;
+        return {};
+    }
+    void abort(const Error& reason) noexcept override { aborted = reason.message; }
+    [[nodiscard]] const std::string& name() const noexcept override { return name_; }
+
+    kv::State state;
+    std::size_t layers = 0, fail_at = std::numeric_limits<std::size_t>::max();
+    bool committed = false;
+    std::string aborted;
+
+private:
+    std::string name_ = "a test";
+};
+
+Result<kv::ConvertReport> convert(const kv::State& state, Capture& out, const kv::Scheme& k, const kv::Scheme& v,
+                                  int threads = 1, bool requantize = false) {
+    const auto source = kv::memory_source(std::make_shared<const kv::State>(state), "in.h5");
+    return kv::convert_state(*source, out, k, v, requantize, {"kv-quantize", "1", "quantize"}, threads);
+}
+
+Plan long_plan() {
+    Plan plan;
+    plan.head_dim_k = 64;
+    plan.head_dim_v = 80;
+    plan.lengths = {1300, 1, 33};
+    return plan;
+}
+
+std::vector<float> values_of(const kv::State& state, std::size_t sequence, std::size_t layer, PartId id) {
+    auto values = kv::decode_part(state.header, state.layers[sequence][layer].part(id),
+                                  state.header.sequences[sequence].tokens.size(), id);
+    REQUIRE_MESSAGE(values.has_value(), values.error().message);
+    return *values;
+}
+
+}  // namespace
+
+TEST_CASE("a conversion stores what encoding each part at once stores, with any number of threads") {
+    const kv::State state = make_state(long_plan());
+    for (const kv::Scheme& scheme : {int8_scheme(Axis::token, 32, true), int8_scheme(Axis::token, 0, false, DType::f32),
+                                     int8_scheme(Axis::channel, 32, false), int8_scheme(Axis::channel, 7, true),
+                                     plain_scheme("bf16"), plain_scheme("f32")}) {
+        CAPTURE(scheme.codec);
+        CAPTURE(scheme.params.group);
+        for (int threads : {1, 2, 5}) {
+            Capture out;
+            const auto report = convert(state, out, scheme, plain_scheme("f16"), threads);
+            REQUIRE_MESSAGE(report.has_value(), report.error().message);
+            CHECK(out.committed);
+            double largest = 0;
+            std::uint64_t bytes_out = 0, values = 0;
+            for (std::size_t s = 0; s < state.layers.size(); ++s) {
+                for (std::size_t l = 0; l < state.layers[s].size(); ++l) {
+                    const std::vector<float> x = values_of(state, s, l, PartId::k);
+                    const auto whole =
+                        kv::encode_part(state.header, scheme, state.header.sequences[s].tokens.size(), PartId::k, x);
+                    REQUIRE(whole.has_value());
+                    const kv::Part& got = out.state.layers[s][l].k;
+                    CHECK(got.values.bytes == whole->values.bytes);
+                    CHECK(got.scale.bytes == whole->scale.bytes);
+                    CHECK(got.zero.bytes == whole->zero.bytes);
+                    CHECK(got.values.shape == whole->values.shape);
+                    CHECK(got.scale.shape == whole->scale.shape);
+                    CHECK(got.scheme == out.state.header.k_schemes[l]);
+                    const std::vector<float> y = values_of(out.state, s, l, PartId::k);
+                    for (std::size_t i = 0; i < x.size(); ++i)
+                        largest = std::max(largest, std::fabs(double{x[i]} - y[i]));
+                    // V keeps its scheme: bit for bit
+                    CHECK(out.state.layers[s][l].v.values.bytes == state.layers[s][l].v.values.bytes);
+                    for (PartId id : {PartId::k, PartId::v}) {
+                        const kv::Part& part = out.state.layers[s][l].part(id);
+                        bytes_out += part.values.bytes.size() + part.scale.bytes.size() + part.zero.bytes.size();
+                        values += part.values.elements();
+                    }
+                }
+            }
+            CHECK(report->max_abs_error == largest);
+            CHECK(report->bytes_in == state.header.payload_bytes());
+            CHECK(report->bytes_out == bytes_out);
+            CHECK(report->bits_per_value ==
+                  doctest::Approx(8.0 * static_cast<double>(bytes_out) / static_cast<double>(values)));
+            CHECK(report->exact == (scheme.codec == "f32"));
+            CHECK((report->max_abs_error == 0) == (scheme.codec == "f32"));
+            CHECK(report->seconds > 0);
+        }
+    }
+}
+
+TEST_CASE("the header says what was done") {
+    Plan plan = long_plan();
+    plan.tokens_per_chunk = 1024;
+    const kv::State state = make_state(plan);
+    kv::Scheme k = int8_scheme(Axis::channel, 7, true);
+    k.source_dtype = DType::f32;  // what the caller says does not count
+    Capture out;
+    REQUIRE(convert(state, out, k, plain_scheme("bf16")).has_value());
+    const kv::Header& header = out.state.header;
+    CHECK(header.tokens_per_chunk == 0);  // 1024 is no multiple of 7
+    CHECK(header.provenance.size() == state.header.provenance.size() + 1);
+    CHECK(header.provenance.back().what == "quantize");
+    CHECK(kv::compare(header.identity, state.header.identity).empty());
+    for (const kv::Scheme& scheme : header.k_schemes) {
+        CHECK(scheme.codec == "int8");
+        CHECK(scheme.params == k.params);
+        CHECK(scheme.source_dtype == DType::f16);
+    }
+    for (const kv::Scheme& scheme : header.v_schemes) CHECK(scheme.source_dtype == DType::bf16);
+}
+
+TEST_CASE("int8 and back to f16 stays within half a step of the original") {
+    const kv::State state = make_state(long_plan());
+    Capture quantized, back;
+    const kv::Scheme scheme = int8_scheme(Axis::token, 32, true);
+    REQUIRE(convert(state, quantized, scheme, scheme).has_value());
+    REQUIRE(convert(quantized.state, back, plain_scheme("f16"), plain_scheme("f16")).has_value());
+    CHECK(back.state.header.k_schemes[0].source_dtype == DType::f16);
+    for (PartId id : {PartId::k, PartId::v}) {
+        const auto x = values_of(state, 0, 1, id), y = values_of(back.state, 0, 1, id);
+        double largest = 0;
+        for (std::size_t i = 0; i < x.size(); ++i) largest = std::max(largest, std::fabs(double{x[i]} - y[i]));
+        CHECK(largest > 0);
+        CHECK(largest <= 4.0 / 127 / 2 * 1.001 + 4 * 0x1p-11);  // |x| <= 4: half an int8 step, half an f16 step
+    }
+}
+
+TEST_CASE("quantizing what is quantized is refused, unless it is asked for or nothing changes") {
+    const kv::State state = make_state(long_plan());
+    const kv::Scheme first = int8_scheme(Axis::token, 32, true), second = int8_scheme(Axis::channel, 32, false);
+    Capture quantized;
+    REQUIRE(convert(state, quantized, first, plain_scheme("f16")).has_value());
+
+    Capture refused;
+    const auto error = convert(quantized.state, refused, second, plain_scheme("f16"));
+    REQUIRE_FALSE(error.has_value());
+    CHECK(error.error().code == Errc::usage);
+    CHECK(error.error().message.find("layer 0, K") != std::string::npos);
+    CHECK(refused.layers == 0);
+    CHECK_FALSE(refused.committed);
+
+    Capture again;
+    REQUIRE(convert(quantized.state, again, second, plain_scheme("f16"), 1, true).has_value());
+    CHECK(again.state.header.k_schemes[0].source_dtype == DType::f16);
+    Capture same;
+    const auto report = convert(quantized.state, same, first, plain_scheme("f16"));
+    REQUIRE(report.has_value());
+    CHECK(report->exact);
+    CHECK(report->max_abs_error == 0);
+    CHECK(same.state.layers[0][1].k.values.bytes == quantized.state.layers[0][1].k.values.bytes);
+}
+
+TEST_CASE("what cannot be converted is refused with sequence, layer, part and place, and nothing is committed") {
+    Plan plan = long_plan();
+    plan.k = plan.v = plain_scheme("bf16");
+    for (int threads : {1, 4}) {
+        for (const auto& [value, what] : {std::pair{70000.0F, "70144"},
+                                          {std::numeric_limits<float>::infinity(), "inf"},
+                                          {std::numeric_limits<float>::quiet_NaN(), "nan"}}) {
+            kv::State state = make_state(plan);
+            const std::size_t row = 2 * 80;
+            auto put = [&](std::size_t index, float x) {
+                const auto bits = std::bit_cast<std::uint32_t>(x);
+                const auto word = static_cast<std::uint16_t>((bits + 0x7FFF) >> 16);
+                std::memcpy(state.layers[0][1].v.values.bytes.data() + 2 * index, &word, 2);
+            };
+            put(1205 * row + 80 + 7, value);
+            put(1299 * row, value);  // a later range
+            Capture out;
+            const auto error = convert(state, out, plain_scheme("f16"), plain_scheme("f16"), threads);
+            REQUIRE_FALSE(error.has_value());
+            CHECK(error.error().code == Errc::bad_input);
+            const std::string& message = error.error().message;
+            CAPTURE(message);
+            CHECK(message.find("in.h5: sequence prompt 0, layer 1, V: token 1205, head 1, dim 7: value ") == 0);
+            CHECK(message.find(what) != std::string::npos);
+            CHECK_FALSE(out.committed);
+            CHECK(out.aborted == message);
+        }
+    }
+}
+
+TEST_CASE("schemes that do not exist are refused before anything is written") {
+    const kv::State state = make_state(long_plan());
+    kv::Scheme unknown = plain_scheme("f16");
+    unknown.codec = "int9";
+    for (const kv::Scheme& scheme :
+         {unknown, int8_scheme(Axis::token, 81, true), int8_scheme(Axis::channel, 0, true)}) {
+        Capture out;
+        const auto error = convert(state, out, plain_scheme("f16"), scheme);
+        REQUIRE_FALSE(error.has_value());
+        CHECK(error.error().code == Errc::usage);
+        CHECK(out.layers == 0);
+    }
+    Capture out;
+    CHECK(convert(state, out, unknown, unknown).error().message.find("f32, f16, bf16, int8") != std::string::npos);
+}
+
+TEST_CASE("a sink that fails ends the conversion with its error") {
+    const kv::State state = make_state(long_plan());
+    Capture out;
+    out.fail_at = 2;
+    const auto error = convert(state, out, plain_scheme("f32"), plain_scheme("f32"));
+    REQUIRE_FALSE(error.has_value());
+    CHECK(error.error().message == "no room");
+    CHECK(out.aborted == "no room");
+    CHECK_FALSE(out.committed);
+}
+
+TEST_CASE("parts whose bytes do not fit their tokens are refused") {
+    const kv::State state = make_state(long_plan());
+    const kv::Part& part = state.layers[0][0].k;
+    CHECK_FALSE(kv::decode_part(state.header, part, 1299, PartId::k).has_value());
+    CHECK_FALSE(kv::decode_part(state.header, part, 1ULL << 60, PartId::k).has_value());
+    CHECK_FALSE(kv::encode_part(state.header, plain_scheme("f16"), 3, PartId::k, std::vector<float>(5)).has_value());
+}

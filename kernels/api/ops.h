@@ -1,7 +1,9 @@
 // The operations every backend implements. kernels/ref (scalar) defines what each one means; a backend may differ from it
 // by rounding only, within the bound named beside the op. Buffers are raw pointers that the caller owns; sizes are in
 // elements unless the name says otherwise; pointers need only the alignment of their element type.
-// A result depends on the backend and the inputs alone: not on how rows, heads or tokens were divided among threads.
+// A result depends on the backend and the inputs alone: not on how rows, heads or tokens were divided among threads. A row
+// of gemv, and of gemm for any number of tokens, has the same bits; so has attention for a query, alone or among others
+// (first_position and the KV prefix being the same). The vector backends agree with each other bit for bit.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -55,7 +57,7 @@ struct Ops {
     void (*dequantize)(DType type, const void* src, float* dst, std::size_t n);
 
     // y[row] = sum over cols of w[row][col] * x[col], rows [row_begin, row_end). w has row_bytes from row to row.
-    // f32 accumulation. |error| <= c * |w row|_2 * |x|_2 * 2^-24, c = 2 * sqrt(cols) + 8.
+    // Accumulated in f32 or better. |error| <= c * |w row|_2 * |x|_2 * 2^-24, c = 2 * sqrt(cols) + 8.
     void (*gemv)(DType type, const void* w, std::size_t row_bytes, std::size_t row_begin, std::size_t row_end,
                  std::size_t cols, const float* x, float* y);
     // y[t][row] for t in [0, n_tokens), rows [row_begin, row_end): the same sum for many tokens at once.
@@ -66,19 +68,22 @@ struct Ops {
 
     // y = x / sqrt(mean(x^2) + eps) * w.   |error| <= (n^0.5 + 8) * 2^-24 * |y|
     void (*rms_norm)(const float* x, const float* w, float* y, std::size_t n, float eps);
-    // One token's heads: rotates src [n_heads][head_dim] into dst of the same shape (they may be equal).
+    // One token's heads: rotates src [n_heads][head_dim] into dst of the same shape (they may be equal). Exact: two products
+    // and a sum, each rounded, for every output.
     void (*rope)(const float* src, float* dst, std::size_t n_heads, std::size_t head_dim, const RopeTable& table,
                  std::size_t position, RopePairing pairing);
     // y = silu(gate) * up, silu(x) = x / (1 + exp(-x)).  relative error <= 16 * 2^-24 (+ one subnormal)
     void (*silu_mul)(const float* gate, const float* up, float* y, std::size_t n);
     void (*add)(const float* x, float* y, std::size_t n);  // y += x. Exact.
 
-    // softmax(q k^T * scale) v, causal, online in tiles; f32 accumulation. One query head.
+    // softmax(q k^T * scale) v, causal, online in tiles; accumulated in f32 or better. One query head. Keys out of sight
+    // never reach the result; a query that sees none gives zeros. With u = 2^-24 and e = ((2 sqrt(head_dim_k) + 8) |q| |k|max scale
+    // + 4 |score|max + 8 softcap) u, the error of the scores: |error| <= (2 e + (2 sqrt(keys) + 64) u) |v|max.
     void (*attention)(const AttentionArgs& args);
 
     // KV int8, one group of n values (stride elements apart): scale and zero are given, already rounded to their stored type.
     // symmetric: q = clamp(rne(x / scale), -127, 127); asymmetric: q = clamp(rne((x - zero) / scale), 0, 255).
-    // scale 0: every q is 0. Exact: division, not multiplication by a reciprocal.
+    // scale 0: every q is 0; x NaN: the lowest q. Exact: division, not multiplication by a reciprocal.
     void (*quantize_i8)(const float* x, float scale, std::int8_t* q, std::size_t n);
     void (*quantize_u8)(const float* x, float scale, float zero, std::uint8_t* q, std::size_t n);
     void (*dequantize_i8)(const std::int8_t* q, float scale, float* x, std::size_t n);               // x = q * scale

@@ -33,13 +33,19 @@ std::string to_hex(const Digest& digest) {
 
 bool from_hex(std::string_view hex, Digest& digest) noexcept {
     if (hex.size() != 2 * digest.size()) return false;
-    auto nibble = [](char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1; };
-    for (std::size_t i = 0; i < digest.size(); ++i) {
+    auto nibble = [](char c) {
+        if (c >= '0' && c <= '9') return c - '0';
+        const char lower = static_cast<char>(c | 0x20);
+        return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
+    };
+    Digest parsed{};
+    for (std::size_t i = 0; i < parsed.size(); ++i) {
         const int high = nibble(hex[2 * i]);
         const int low = nibble(hex[2 * i + 1]);
         if (high < 0 || low < 0) return false;
-        digest[i] = static_cast<std::uint8_t>(high << 4 | low);
+        parsed[i] = static_cast<std::uint8_t>(high << 4 | low);
     }
+    digest = parsed;
     return true;
 }
 
@@ -47,10 +53,11 @@ struct Sha256::Impl {
     sha256_ctx context;
 };
 
-Sha256::Sha256() : impl_(new Impl) { sha256_init(&impl_->context); }
-Sha256::~Sha256() { delete impl_; }
+Sha256::Sha256() : impl_(std::make_unique<Impl>()) { sha256_init(&impl_->context); }
+Sha256::~Sha256() = default;
 
 Sha256& Sha256::update(std::span<const std::byte> bytes) {
+    if (bytes.empty()) return *this;  // its data() may be null, which nettle would hand to memcpy
     sha256_update(&impl_->context, bytes.size(), reinterpret_cast<const std::uint8_t*>(bytes.data()));
     return *this;
 }
@@ -59,7 +66,7 @@ Sha256& Sha256::update(std::string_view text) { return update(std::as_bytes(std:
 
 Digest Sha256::finish() {
     Digest digest;
-    sha256_digest(&impl_->context, digest.size(), digest.data());
+    sha256_digest(&impl_->context, digest.size(), digest.data());  // also starts a new one
     return digest;
 }
 

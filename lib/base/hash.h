@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,7 +16,8 @@ namespace hetero {
 
 using Digest = std::array<std::uint8_t, 32>;
 [[nodiscard]] std::string to_hex(const Digest& digest);
-[[nodiscard]] bool from_hex(std::string_view hex, Digest& digest) noexcept;  // false unless 64 hex digits
+[[nodiscard]] bool from_hex(std::string_view hex,
+                            Digest& digest) noexcept;  // false unless 64 hex digits, of either case
 
 class Sha256 {
 public:
@@ -29,7 +31,7 @@ public:
 
 private:
     struct Impl;
-    Impl* impl_;
+    std::unique_ptr<Impl> impl_;
 };
 
 [[nodiscard]] Digest sha256(std::string_view text);

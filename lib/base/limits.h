@@ -7,16 +7,16 @@
 namespace hetero {
 
 struct SystemLimits {
-    int cpus_online = 0;                        // of the host
-    int cpus_allowed = 0;                       // affinity mask
-    std::optional<double> cpu_quota;            // CPUs' worth of time; none: unlimited
-    std::uint64_t memory_host_bytes = 0;        // MemTotal
-    std::uint64_t memory_available_bytes = 0;   // MemAvailable, capped by the cgroup's headroom
+    int cpus_online = 0;                              // of the host
+    int cpus_allowed = 0;                             // affinity mask
+    std::optional<double> cpu_quota;                  // CPUs' worth of time; none: unlimited
+    std::uint64_t memory_host_bytes = 0;              // MemTotal
+    std::uint64_t memory_available_bytes = 0;         // MemAvailable, capped by the cgroup's headroom
     std::optional<std::uint64_t> memory_limit_bytes;  // tightest cgroup limit; none: unlimited
-    std::string cgroup_version;                 // "v1", "v2", "hybrid", "none"
+    std::string cgroup_version;                       // "v1", "v2", "hybrid", "none"
 
-    [[nodiscard]] int threads() const;                      // min(allowed, quota rounded up), >= 1
-    [[nodiscard]] std::uint64_t memory_bytes() const;       // min(host, limit)
+    [[nodiscard]] int threads() const;                 // min(allowed, quota rounded up), >= 1
+    [[nodiscard]] std::uint64_t memory_bytes() const;  // min(host, limit)
 };
 
 // Reads <root>/proc and <root>/sys/fs/cgroup. A recorded tree stands in for the machine in tests; with root "" the

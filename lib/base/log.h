@@ -9,7 +9,7 @@ namespace hetero::log {
 
 enum class Level { debug, info, warn, error };
 
-using Sink = std::function<void(Level, std::string_view)>;
+using Sink = std::function<void(Level, std::string_view)>;  // may be called by several threads at once
 
 void set_sink(Sink sink, Level threshold);  // not thread-safe: call once, before other threads start
 [[nodiscard]] bool enabled(Level level) noexcept;
@@ -20,10 +20,16 @@ void emit(Level level, fmt::format_string<Args...> format, Args&&... args) {
     if (enabled(level)) write(level, fmt::format(format, std::forward<Args>(args)...));
 }
 template <class... Args>
-void debug(fmt::format_string<Args...> format, Args&&... args) { emit(Level::debug, format, std::forward<Args>(args)...); }
+void debug(fmt::format_string<Args...> format, Args&&... args) {
+    emit(Level::debug, format, std::forward<Args>(args)...);
+}
 template <class... Args>
-void info(fmt::format_string<Args...> format, Args&&... args) { emit(Level::info, format, std::forward<Args>(args)...); }
+void info(fmt::format_string<Args...> format, Args&&... args) {
+    emit(Level::info, format, std::forward<Args>(args)...);
+}
 template <class... Args>
-void warn(fmt::format_string<Args...> format, Args&&... args) { emit(Level::warn, format, std::forward<Args>(args)...); }
+void warn(fmt::format_string<Args...> format, Args&&... args) {
+    emit(Level::warn, format, std::forward<Args>(args)...);
+}
 
 }  // namespace hetero::log

@@ -44,18 +44,18 @@ template <class... Args>
 #define HETERO_CONCAT(a, b) HETERO_CONCAT_(a, b)
 
 // Returns the error of a Status or Result from the enclosing function.
-#define HETERO_CHECK(expr)                                                         \
-    do {                                                                           \
-        if (auto hetero_status = (expr); !hetero_status) {                         \
+#define HETERO_CHECK(expr)                                                            \
+    do {                                                                              \
+        if (auto hetero_status = (expr); !hetero_status) {                            \
             return tl::unexpected<::hetero::Error>(std::move(hetero_status).error()); \
-        }                                                                          \
+        }                                                                             \
     } while (false)
 
 // HETERO_TRY(auto x, f()): x = value of f(), or return its error.
 #define HETERO_TRY(decl, expr) HETERO_TRY_(HETERO_CONCAT(hetero_result_, __LINE__), decl, expr)
-#define HETERO_TRY_(tmp, decl, expr)                                      \
-    auto tmp = (expr);                                                    \
-    if (!tmp) {                                                           \
-        return tl::unexpected<::hetero::Error>(std::move(tmp).error());   \
-    }                                                                     \
+#define HETERO_TRY_(tmp, decl, expr)                                    \
+    auto tmp = (expr);                                                  \
+    if (!tmp) {                                                         \
+        return tl::unexpected<::hetero::Error>(std::move(tmp).error()); \
+    }                                                                   \
     decl = std::move(*tmp)

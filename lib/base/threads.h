@@ -12,7 +12,8 @@ namespace hetero {
 
 class ThreadPool {
 public:
-    explicit ThreadPool(int threads);  // >= 1, the caller counted; 1 starts none
+    // `threads` counts the caller; 1 starts none. Where the system gives fewer, the pool is smaller: see size().
+    explicit ThreadPool(int threads);
     ~ThreadPool();
     ThreadPool(const ThreadPool&) = delete;
     ThreadPool& operator=(const ThreadPool&) = delete;
@@ -21,7 +22,8 @@ public:
 
     // Calls body(task, worker) once for each task in [0, tasks), worker in [0, size()); the caller takes part and
     // returns when all are done. Which worker takes a task is not fixed, so results must not depend on it.
-    // `body` must not throw and must not call parallel_for of the same pool.
+    // What the caller wrote before is seen by body, and what body wrote by the caller afterwards. `body` must not
+    // throw, and neither it nor another thread may call parallel_for of the same pool meanwhile.
     void parallel_for(std::size_t tasks, const std::function<void(std::size_t task, int worker)>& body);
 
 private:

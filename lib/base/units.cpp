@@ -82,7 +82,7 @@ std::string format_bytes(std::uint64_t bytes) {
     constexpr std::array<const char*, 5> names{"B", "KiB", "MiB", "GiB", "TiB"};
     auto value = static_cast<double>(bytes);
     std::size_t i = 0;
-    while (value >= 1024 && i + 1 < names.size()) {
+    while (value >= (i == 0 ? 1024 : 1023.95) && i + 1 < names.size()) {  // never shows 1024.0
         value /= 1024;
         ++i;
     }

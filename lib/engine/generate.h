@@ -20,39 +20,43 @@ enum class FinishReason { length, eos, stop, context };
 struct GenerateOptions {
     std::uint64_t max_tokens = 0;
     bool ignore_eos = false;
-    std::vector<std::string> stop;        // text that ends the output; it is not shown, even when it spans tokens
+    std::vector<std::string> stop;  // text that ends the output; it is not shown, even when it spans tokens
     bool show_special = false;
     SamplingOptions sampling;
 };
 
 struct Generation {
-    std::vector<TokenId> token_ids;       // generated, the one that ended it included
-    std::string text;                     // bytes; may not be UTF-8
+    std::vector<TokenId> token_ids;  // generated, the one that ended it included
+    std::string text;                // bytes; may not be UTF-8
     FinishReason reason = FinishReason::length;
-    double ttft_ms = 0;                   // from the call to the first token chosen
-    std::vector<double> itl_ms;           // from the second token on
-    TokenId pending_token = -1;           // chosen but its KV is not in the session; -1: none
+    double ttft_ms = 0;          // from the call to the first token chosen
+    std::vector<double> itl_ms;  // from the second token on
+    TokenId pending_token = -1;  // chosen but its KV is not in the session; -1: none
 };
 
-// Continues `session`, whose cache holds `tokens`. `first_logits` are those of the last position (from the state or from
-// prefill). `pending` >= 0 is a token already chosen earlier (a continued state): it is fed first and not reported again.
-// `on_text` gets whole characters as they come; an error from it ends the run.
+// Continues `session`, whose cache holds `tokens`; tokens that are fed are appended to both. `first_logits` are those
+// of the last position (from the state or from prefill); empty: that position is computed again. `pending` >= 0 is a
+// token chosen earlier (a continued state): it is fed first and not reported again. A run that stops after n tokens and
+// is continued with its pending token gives the tokens of one long run, sampled ones too: what is drawn depends on the
+// seed and the position alone. Stop strings are looked for in this run's text only. `on_text` (may be empty) gets whole
+// characters as they come; an error from it ends the run.
 Result<Generation> generate(Session& session, const Tokenizer& tokenizer, std::vector<TokenId>& tokens,
                             std::span<const float> first_logits, TokenId pending, const GenerateOptions& options,
                             const std::function<Status(std::string_view)>& on_text);
 
 struct DriftStep {
-    double max_abs_dp = 0;       // max over the vocabulary of |p_b - p_a|
-    double kl = 0;               // KL(a || b), nats
+    double max_abs_dp = 0;  // max over the vocabulary of |p_b - p_a|
+    double kl = 0;          // KL(a || b), nats
     double max_abs_dlogit = 0;
     bool top1_equal = true;
-    TokenId token = -1;          // fed at this step (teacher forced)
+    TokenId token = -1;  // fed at this step (teacher forced)
 };
 
-// Feeds the same tokens after both states, which must hold the same tokens: given `forced`, those; else the greedy
-// continuation of `a`, `steps` long. The stored logits of the last position are not part of it (their difference is zero).
-// Both sessions must be at the same position.
-Result<std::vector<DriftStep>> measure_drift(Session& a, Session& b, std::span<const TokenId> forced, TokenId first_token,
-                                             std::uint64_t steps);
+// Feeds the same tokens after both states, which must hold the same tokens: given `forced`, those; else `first_token`
+// and the greedy continuation of `a`, `steps` long in all. The stored logits of the last position are not part of it
+// (their difference is zero). Both sessions must be at the same position. Logits that are not finite: bad_input naming
+// the step.
+Result<std::vector<DriftStep>> measure_drift(Session& a, Session& b, std::span<const TokenId> forced,
+                                             TokenId first_token, std::uint64_t steps);
 
 }  // namespace hetero::engine

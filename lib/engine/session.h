@@ -16,9 +16,9 @@ namespace hetero::engine {
 using TokenId = std::int32_t;
 
 struct Options {
-    int threads = 0;                                       // 0: default_thread_count()
-    kernels::DType kv_dtype = kernels::DType::f16;         // resident type: f16, bf16, f32
-    std::uint32_t chunk_tokens = 256;                      // of prefill
+    int threads = 0;                                // 0: default_thread_count()
+    kernels::DType kv_dtype = kernels::DType::f16;  // resident type: f16, bf16, f32
+    std::uint32_t chunk_tokens = 256;               // of prefill
 };
 
 enum class Logits { none, last, all };
@@ -33,7 +33,10 @@ public:
                                                    std::uint64_t capacity_tokens);
     ~Session();
 
-    [[nodiscard]] std::uint64_t position() const noexcept;   // tokens in the cache
+    [[nodiscard]] const model::Model& model() const noexcept;
+    [[nodiscard]] int threads() const noexcept;
+    [[nodiscard]] kernels::DType kv_dtype() const noexcept;
+    [[nodiscard]] std::uint64_t position() const noexcept;  // tokens in the cache
     [[nodiscard]] std::uint64_t capacity() const noexcept;
 
     // Appends tokens. `on_logits` (may be empty) gets [vocab_size] for each position that was asked for, in order.
@@ -50,7 +53,9 @@ public:
     // The cache as a layer of a KV state, in the resident type, tokens [0, position()).
     Result<kv::Layer> export_layer(std::uint32_t layer) const;
     // Replaces the cache of one layer; all layers must be given, in any order, before the session is used.
-    // n_tokens of every layer must agree. Any codec is decoded to the resident type (overflow: bad_input).
+    // n_tokens of every layer must agree. A state in the resident type is taken bit for bit, any other codec is decoded
+    // to it. Only the shape is compared with the model's: whether the state belongs to it (kv::compare) is the caller's
+    // question. Errors: bad_input (another shape, damaged sizes, a value that is not finite in the resident type).
     Status import_layer(const kv::Header& header, std::uint32_t layer, const kv::Layer& value, std::uint64_t n_tokens);
     void truncate(std::uint64_t n_tokens);  // forgets tokens from the end
 

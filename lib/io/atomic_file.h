@@ -10,14 +10,20 @@ namespace hetero::io {
 
 enum class Overwrite { refuse, replace };
 
-// Whether `path` can be published later: its directory exists and can be written, it is absent or may be replaced, and
-// what is there is a regular file. Call it before long work; publish() checks again.
+// Whether `path` can be published later: its directory exists and a file can be created in it (one is, and is removed
+// again), and `path` is absent, or a regular file that may be replaced. Call it before long work; publish() checks
+// again. Errors: bad_input (exists, or is a directory, link, device or FIFO), resource (directory missing, read-only,
+// full).
 Status check_output_path(const std::string& path, Overwrite overwrite);
+
+// Removes the temporaries of all unpublished AtomicFiles of this process. Async-signal-safe, for signal handlers.
+void remove_temporaries_on_signal() noexcept;
 
 class AtomicFile {
 public:
     // Creates `<dir>/.<name>.<16 random hex digits>.part`, mode 0600 (umask can only narrow it). The name does not come
-    // from the process id, so that writers in other PID namespaces or on other nodes do not meet.
+    // from the process id, so that writers in other PID namespaces or on other nodes do not meet. Errors as for
+    // check_output_path.
     static Result<AtomicFile> create(const std::string& path, Overwrite overwrite);
     ~AtomicFile();  // removes the temporary unless published
     AtomicFile(AtomicFile&& other) noexcept;
@@ -28,20 +34,26 @@ public:
     [[nodiscard]] const std::string& temporary_path() const noexcept { return temporary_; }
     [[nodiscard]] int fd() const noexcept { return fd_; }
 
-    Status write(std::span<const std::byte> bytes);  // appends; EINTR and short writes handled
-    // fsync, rename over `path` (or link without replacing, with Overwrite::refuse), fsync of the directory.
+    // Appends; EINTR and short writes handled. Where a file size limit is set, SIGXFSZ must be ignored to see the
+    // error.
+    Status write(std::span<const std::byte> bytes);
+    // fsync, then the temporary takes the name `path` in one step (with Overwrite::refuse only if nothing has it, not
+    // even since create()), then fsync of the directory. Once only; where it fails, the temporary is gone and `path`
+    // untouched, except that a failed fsync of the directory is reported after the name was given.
     Status publish();
 
 private:
+    struct Registration;
+    friend void remove_temporaries_on_signal() noexcept;
+
     AtomicFile() = default;
+    Status give_name();
     void discard() noexcept;
     std::string path_;
     std::string temporary_;
     Overwrite overwrite_ = Overwrite::refuse;
     int fd_ = -1;
+    Registration* registration_ = nullptr;
 };
-
-// Removes the temporaries of all unpublished AtomicFiles of this process. Async-signal-safe, for signal handlers.
-void remove_temporaries_on_signal() noexcept;
 
 }  // namespace hetero::io

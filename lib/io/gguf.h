@@ -16,14 +16,19 @@
 namespace hetero::io {
 
 // An array keeps its element type; integer arrays of every width are widened to int64 (uint64 above INT64_MAX refused),
-// so that a reader never mistakes one width for another.
-using GgufArray = std::variant<std::vector<std::int64_t>, std::vector<double>, std::vector<std::string>, std::vector<bool>>;
-using GgufValue = std::variant<std::int64_t, std::uint64_t, double, bool, std::string, GgufArray>;
+// so that a reader never mistakes one width for another. Strings are views into the mapped file: they are valid as
+// long as the GgufFile lives, and need not be UTF-8.
+using GgufArray =
+    std::variant<std::vector<std::int64_t>, std::vector<double>, std::vector<std::string_view>, std::vector<bool>>;
+// An integer is an int64, and a uint64 only above INT64_MAX.
+using GgufValue = std::variant<std::int64_t, std::uint64_t, double, bool, std::string_view, GgufArray>;
 
 class GgufFile final : public TensorSource {
 public:
     // Refuses: wrong magic or version, truncated header or data (both sizes or the first tensor that does not fit are
-    // named), alignment not a power of two, overlapping or misaligned offsets, duplicate names, unknown tensor types.
+    // named), alignment not a power of two, overlapping or misaligned offsets, duplicate names, arrays of arrays,
+    // tensor types that ggml does not define. A tensor of a ggml type without a DType is listed, `find` gives nullptr
+    // for it.
     static Result<std::shared_ptr<const GgufFile>> open(const std::string& path);
 
     [[nodiscard]] const std::string& path() const noexcept;
@@ -35,11 +40,12 @@ public:
     Result<std::optional<bool>> boolean(std::string_view key) const;
     Result<std::optional<std::string_view>> string(std::string_view key) const;
     // nullptr where missing.
-    Result<const std::vector<std::string>*> strings(std::string_view key) const;
+    Result<const std::vector<std::string_view>*> strings(std::string_view key) const;
     Result<const std::vector<std::int64_t>*> integers(std::string_view key) const;
     Result<const std::vector<double>*> numbers(std::string_view key) const;
 
     [[nodiscard]] const TensorView* find(std::string_view name) const override;
+    [[nodiscard]] std::string why(std::string_view name) const override;
     [[nodiscard]] const std::vector<std::string>& names() const override;
 
     struct Impl;

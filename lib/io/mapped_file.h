@@ -1,4 +1,5 @@
-// A whole file, read-only, in memory by mmap: pages are read when touched.
+// A whole file, read-only, in memory by mmap: pages are read when touched. A file that someone else cuts short while it
+// is mapped ends the process with SIGBUS, as with every mmap; replace files by rename, as AtomicFile does.
 #pragma once
 #include <cstddef>
 #include <span>

@@ -14,17 +14,19 @@ namespace hetero::io {
 
 struct TensorView {
     kernels::DType dtype = kernels::DType::f32;
-    std::vector<std::uint64_t> shape;      // outermost first, as in NumPy (a GGUF's ne, reversed)
-    std::span<const std::byte> bytes;      // row-major, blocks along the last dimension
-    std::string file;                      // the file that holds it
+    std::vector<std::uint64_t> shape;  // outermost first, as in NumPy (a GGUF's ne, reversed)
+    std::span<const std::byte> bytes;  // row-major, blocks along the last dimension
+    std::string file;                  // the file that holds it
 };
 
 class TensorSource {
 public:
     virtual ~TensorSource() = default;
-    // nullptr where there is no such tensor.
+    // nullptr where there is no such tensor, or where it is stored in a type that has no DType; why() tells which.
     [[nodiscard]] virtual const TensorView* find(std::string_view name) const = 0;
-    // All names, sorted bytewise.
+    // Why `find(name)` gives nullptr: one line that names file, tensor and, where it is the reason, the stored type.
+    [[nodiscard]] virtual std::string why(std::string_view name) const;
+    // All names, sorted bytewise, those of unsupported types included.
     [[nodiscard]] virtual const std::vector<std::string>& names() const = 0;
 };
 

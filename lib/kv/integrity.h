@@ -1,4 +1,5 @@
-// Checksums of a state: CRC-32C of every chunk of stored bytes, and a root over everything. File, pipe and wire share them.
+// Checksums of a state: CRC-32C of every chunk of stored bytes, and a root over everything. File, pipe and wire share
+// them.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -21,7 +22,8 @@ struct LayerChecksums {
 [[nodiscard]] std::uint32_t choose_tokens_per_chunk(const Header& header);
 // header.tokens_per_chunk must be set.
 [[nodiscard]] LayerChecksums checksum_layer(const Header& header, const Layer& layer);
-// SHA-256 over the canonical header text (identity, sequences, tokens, logits, schemes, provenance) and the tables in order; see hetero-kv(5).
+// SHA-256 over the canonical header text (identity, sequences, tokens, logits, schemes, provenance) and the tables in
+// order; see hetero-kv(5).
 [[nodiscard]] Digest root_digest(const Header& header, const std::vector<std::vector<LayerChecksums>>& tables);
 
 }  // namespace hetero::kv

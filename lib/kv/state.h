@@ -21,8 +21,8 @@ using kernels::DType;
 // Hard invariants: two sides that differ in any of these must not exchange KV. Compared field by field, so that a
 // refusal can name the field and both values.
 struct Identity {
-    std::string model_id;               // for people; not compared
-    std::string arch;                   // "llama"
+    std::string model_id;  // for people; not compared
+    std::string arch;      // "llama"
     std::uint32_t n_layers = 0, n_heads = 0, n_kv_heads = 0;
     std::uint32_t head_dim_k = 0, head_dim_v = 0;
     std::uint32_t vocab_size = 0;
@@ -30,10 +30,10 @@ struct Identity {
     double rope_theta = 0;
     std::string rope_scaling = "none";  // canonical JSON of the scaling, or "none"
     bool rope_applied = true;           // K is stored after RoPE, half-split pairs
-    Digest arch_digest{};               // SHA-256 over the canonical text of every config value that changes the arithmetic
+    Digest arch_digest{};  // SHA-256 over the canonical text of every config value that changes the arithmetic
     Digest tokenizer_digest{};
-    Digest lineage{};                   // names the source weights; the same for every precision made from them
-    Digest weights_digest{};            // names these very weights; recorded and reported, may differ
+    Digest lineage{};         // names the source weights; the same for every precision made from them
+    Digest weights_digest{};  // names these very weights; recorded and reported, may differ
 };
 
 // One difference of two identities: "rope_theta: 100000 here, 10000 there".
@@ -47,9 +47,9 @@ struct Mismatch {
 
 // How the numbers of one part are stored.
 struct Scheme {
-    std::string codec = "f16";          // name in the codec registry (quant/codec.h): "f16", "bf16", "f32", "int8"
-    quant::Params params;               // of quantized codecs; default-constructed for others
-    DType source_dtype = DType::f16;    // what was quantized; equals the value dtype for unquantized codecs
+    std::string codec = "f16";        // name in the codec registry (quant/codec.h): "f16", "bf16", "f32", "int8"
+    quant::Params params;             // of quantized codecs; default-constructed for others
+    DType source_dtype = DType::f16;  // what was quantized; equals the value dtype for unquantized codecs
     friend bool operator==(const Scheme&, const Scheme&) = default;
 };
 
@@ -63,13 +63,14 @@ struct Tensor {
 };
 
 enum class PartId : std::uint8_t { k = 0, v = 1 };
-[[nodiscard]] const char* part_name(PartId part) noexcept;
+[[nodiscard]] const char* part_name(PartId part) noexcept;  // "K", "V": for messages
 
 // K or V of one layer and sequence.
 struct Part {
     Scheme scheme;
     Tensor values;  // [token][kv_head][head_dim]
-    Tensor scale;   // quantized: token axis [token][kv_head][groups], channel axis [token group][kv_head][head_dim]; else empty
+    Tensor scale;   // quantized: token axis [token][kv_head][groups], channel axis [token group][kv_head][head_dim];
+                    // else empty
     Tensor zero;    // asymmetric: as scale; else empty
 };
 
@@ -84,16 +85,16 @@ struct Layer {
 
 struct Sequence {
     std::string id = "0";
-    std::vector<std::int32_t> tokens;   // whose KV is stored: position i holds tokens[i]
-    std::int32_t pending_token = -1;    // chosen by the sampler, KV not computed yet; -1: none
-    bool special_parsed = false;        // special-token text in the prompt was parsed
-    std::vector<float> logits;          // at the last position [vocab_size]; empty: not stored
+    std::vector<std::int32_t> tokens;  // whose KV is stored: position i holds tokens[i]
+    std::int32_t pending_token = -1;   // chosen by the sampler, KV not computed yet; -1: none
+    bool special_parsed = false;       // special-token text in the prompt was parsed
+    std::vector<float> logits;         // at the last position [vocab_size]; empty: not stored
     [[nodiscard]] std::uint64_t next_position() const noexcept { return tokens.size(); }
 };
 
 // One line of the state's history. Never holds prompt text.
 struct ProvenanceEntry {
-    std::string tool, version, what;    // what: "prefill kv_dtype=f16", "quantize int8 axis=token group=64"
+    std::string tool, version, what;  // what: "prefill kv_dtype=f16", "quantize int8 axis=token group=64"
 };
 
 // All that is known before the first layer comes.
@@ -103,13 +104,16 @@ struct Header {
     // scheme[part] of every layer and sequence: a state has one scheme for K and one for V in each layer
     std::vector<Scheme> k_schemes, v_schemes;  // [n_layers]
     std::vector<ProvenanceEntry> provenance;
-    std::uint32_t tokens_per_chunk = 0;  // chunk = checksum unit; 0: the writer chooses (1..4 MiB, multiple of the channel groups)
+    std::uint32_t tokens_per_chunk =
+        0;  // chunk = checksum unit; 0: the writer chooses (1..4 MiB, multiple of the channel groups)
     [[nodiscard]] std::uint64_t payload_bytes() const;  // of all layers: values, scales, zeros
 };
 
 // Shapes that a part of `header` must have; readers check every layer against it.
-[[nodiscard]] std::vector<std::uint64_t> values_shape(const Header& header, const Scheme& scheme, std::uint64_t n_tokens, PartId part);
-[[nodiscard]] std::vector<std::uint64_t> scale_shape(const Header& header, const Scheme& scheme, std::uint64_t n_tokens, PartId part);
+[[nodiscard]] std::vector<std::uint64_t> values_shape(const Header& header, const Scheme& scheme,
+                                                      std::uint64_t n_tokens, PartId part);
+[[nodiscard]] std::vector<std::uint64_t> scale_shape(const Header& header, const Scheme& scheme, std::uint64_t n_tokens,
+                                                     PartId part);
 // Consistency of the header with itself: ranges, counts, ids, positions within the context, chunk against groups.
 [[nodiscard]] Status check_header(const Header& header);
 // Shape, dtype and byte counts of a layer against the header.

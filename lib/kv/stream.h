@@ -25,8 +25,8 @@ class Sink {
 public:
     virtual ~Sink() = default;  // without commit(): nothing becomes visible, the other side is told
     virtual Status begin(const Header& header) = 0;
-    virtual Status write_layer(const Layer& layer) = 0;  // the next one in order
-    virtual Status commit() = 0;                         // all is there: publish
+    virtual Status write_layer(const Layer& layer) = 0;    // the next one in order
+    virtual Status commit() = 0;                           // all is there: publish
     virtual void abort(const Error& reason) noexcept = 0;  // tells the other side why; safe at any time, more than once
     [[nodiscard]] virtual const std::string& name() const noexcept = 0;
 };
@@ -37,8 +37,8 @@ struct State {
     std::vector<std::vector<Layer>> layers;  // [sequence][layer]
 };
 
-Result<State> read_all(Source& source);               // calls finish()
-Status write_all(const State& state, Sink& sink);     // begin .. commit
+Result<State> read_all(Source& source);            // calls finish()
+Status write_all(const State& state, Sink& sink);  // begin .. commit
 std::unique_ptr<Source> memory_source(std::shared_ptr<const State> state, std::string name);
 
 }  // namespace hetero::kv

@@ -9,8 +9,8 @@
 #include "base/hash.h"
 #include "base/result.h"
 #include "io/tensor_source.h"
-#include "kernels/api/ops.h"
 #include "model/program.h"
+#include "model/rope.h"
 
 namespace hetero::io {
 class GgufFile;
@@ -18,22 +18,9 @@ class GgufFile;
 
 namespace hetero::model {
 
-enum class RopeScalingKind : std::uint8_t { none, linear, llama3 };
-
-struct RopeConfig {
-    double theta = 10000;
-    std::uint32_t rotary_dim = 0;               // of each head, from its start
-    RopeScalingKind scaling = RopeScalingKind::none;
-    double factor = 1;                          // linear, llama3
-    double low_freq_factor = 1, high_freq_factor = 4;    // llama3
-    std::uint32_t original_context = 0;                  // llama3
-    std::vector<float> frequency_divisors;      // [rotary_dim / 2] where the file gives them (GGUF rope_freqs.weight)
-    kernels::RopePairing pairing = kernels::RopePairing::half_split;  // of the weights' rows, not of stored K
-};
-
 struct Config {
-    std::string arch;      // the family's name: "llama"
-    std::string name;      // for people
+    std::string arch;  // the family's name: "llama"
+    std::string name;  // for people
     std::uint32_t n_layers = 0, n_heads = 0, n_kv_heads = 0, head_dim = 0;
     std::uint32_t hidden = 0, ffn = 0, vocab_size = 0, context_length = 0;
     float norm_eps = 1e-5F;
@@ -43,19 +30,20 @@ struct Config {
 
 class Model {
 public:
-    // `path`: a .gguf file or a folder with config.json. An unknown family, a config key that changes the arithmetic and
-    // is not implemented, a missing tensor, and a tensor of another shape or type are refused by name before any compute.
+    // `path`: a .gguf file or a folder with config.json. An unknown family, a config key that changes the arithmetic
+    // and is not implemented, a missing tensor, and a tensor of another shape or type are refused by name before any
+    // compute.
     static Result<std::shared_ptr<const Model>> load(const std::string& path);
 
     Config config;
-    Program program;                                  // the list of ops one forward pass runs; see program.h
+    Program program;  // the list of ops one forward pass runs; see program.h
     std::shared_ptr<const io::TensorSource> weights;
-    std::shared_ptr<const io::GgufFile> gguf;         // null for a folder; the tokenizer reads it
+    std::shared_ptr<const io::GgufFile> gguf;  // null for a folder; the tokenizer reads it
     std::string path;
     std::uint64_t weight_bytes = 0;
-    Digest arch_digest{};      // SHA-256 of the canonical text of every value that changes the arithmetic
-    Digest lineage{};          // over tensor names, shapes, types and sampled blocks, or carried on by hetero-convert
-    Digest weights_digest{};   // likewise, of these very weights
+    Digest arch_digest{};     // SHA-256 of the canonical text of every value that changes the arithmetic
+    Digest lineage{};         // over tensor names, shapes, types and sampled blocks, or carried on by hetero-convert
+    Digest weights_digest{};  // likewise, of these very weights
     [[nodiscard]] std::string rope_scaling_text() const;  // canonical JSON, or "none"
 };
 

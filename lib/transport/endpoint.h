@@ -1,6 +1,8 @@
 // Endpoints: where a tool reads or writes a KV state. PATH, "-" (stdin or stdout), "mpi:RANK".
 #pragma once
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,21 +26,29 @@ Result<Endpoint> parse_endpoint(std::string_view text);
 std::string to_string(const Endpoint& endpoint);
 
 struct TransportOptions {
-    double timeout_s = 10;                          // without any sign of life of the peer
-    std::uint64_t max_memory_bytes = 1ULL << 30;    // a pipe's image above this is spooled to a temporary file
+    // A lost peer ends this process within so long: three quarters to notice, the rest to tell the others. A peer that
+    // is alive and computes is waited for.
+    double timeout_s = 10;
+    std::uint64_t max_memory_bytes = 1ULL << 30;  // a pipe's image above this is spooled to a temporary file
     io::Overwrite overwrite = io::Overwrite::refuse;
+    // mpi: the receiver rejects a state of another model before any data moves, naming fields and both values. Callers
+    // check files and pipes themselves, by Source::header().
+    std::optional<kv::Identity> expected_identity;
 };
 
 // What can be known before long work: output directory writable, overwriting allowed, "-" not a terminal, input and
 // output not the same file, MPI compiled in and running, rank within the world and not our own. Starts MPI when an
 // endpoint needs it, and only then; checks with the peer that both sides name each other.
-Status prepare(const std::vector<Endpoint>& inputs, const std::vector<Endpoint>& outputs, const TransportOptions& options);
+Status prepare(const std::vector<Endpoint>& inputs, const std::vector<Endpoint>& outputs,
+               const TransportOptions& options);
 
 Result<std::unique_ptr<kv::Source>> open_source(const Endpoint& endpoint, const TransportOptions& options);
 Result<std::unique_ptr<kv::Sink>> open_sink(const Endpoint& endpoint, const TransportOptions& options);
 
 // Tells every peer of this process that it gave up and why (so that they end too), then leaves MPI. With no error: an
-// orderly end. Does nothing where MPI was not started. Call once, last.
+// orderly end, which waits until every rank of the job has come this far, however long it computes. Does nothing where
+// MPI was not started. Call once, last, when the error has been printed: where MPI cannot be left any more (another
+// rank never started it, or died), it ends the process itself, with the error's code as status.
 void leave(const Error* error) noexcept;
 
 }  // namespace hetero::transport

@@ -1,0 +1,52 @@
+// All ops, written once for 16 lanes and compiled once per instruction set. A backend's source file names its namespace
+// (HETERO_ISA) and its lanes (vec_*.h), then includes this.
+//
+// Code here may be merged by the linker with a copy compiled for another instruction set unless it has internal
+// linkage: everything stays in the unnamed namespace, and no inline function or template of the standard library is
+// called (std::memcpy is no template; std::min is one).
+#pragma once
+#include "kernels/api/ops.h"
+#include "kernels/cpu/backends.h"
+#include "kernels/cpu/f16_table.h"
+#include "kernels/cpu/scratch.h"
+#include "kernels/ref/ref.h"
+// In this order: each uses those before it.
+#include "kernels/cpu/math.h"
+//
+#include "kernels/cpu/formats.h"
+//
+#include "kernels/cpu/linear.h"
+//
+#include "kernels/cpu/attention.h"
+//
+#include "kernels/cpu/elementwise.h"
+//
+#include "kernels/cpu/kv_int8.h"
+
+namespace hetero::kernels::HETERO_ISA {
+
+#define HETERO_STRING_(x) #x
+#define HETERO_STRING(x) HETERO_STRING_(x)
+
+const Ops kOps = {
+    .name = HETERO_STRING(HETERO_ISA),
+    .f32_to_f16 = f32_to_f16,
+    .f32_to_bf16 = f32_to_bf16,
+    .f16_to_f32 = f16_to_f32,
+    .bf16_to_f32 = bf16_to_f32,
+    .dequantize = dequantize,
+    .gemv = gemv,
+    .gemm = gemm,
+    .rms_norm = rms_norm,
+    .rope = rope,
+    .silu_mul = silu_mul,
+    .add = add,
+    .attention = attention,
+    .quantize_i8 = quantize_i8,
+    .quantize_u8 = quantize_u8,
+    .dequantize_i8 = dequantize_i8,
+    .dequantize_u8 = dequantize_u8,
+    .min_max = min_max,
+};
+
+}  // namespace hetero::kernels::HETERO_ISA

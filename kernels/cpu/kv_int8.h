@@ -1,0 +1,87 @@
+// KV cache to and from 8-bit integers: exactly the scalar operations. Included by generic.h, once per instruction set.
+#pragma once
+
+namespace hetero::kernels::HETERO_ISA {
+namespace {
+
+// Nearest integer in [low, high], ties to even; NaN gives low.
+HETERO_INLINE U8x16 round_clamped(F32x16 v, F32x16 low, F32x16 high) {
+    return narrow(round_to_int(min(max(v, low), high)));
+}
+
+void quantize_i8(const float* x, float scale, std::int8_t* q, std::size_t n) {
+    if (scale == 0) {
+        if (n > 0) std::memset(q, 0, n);
+        return;
+    }
+    const F32x16 s = splat(scale), low = splat(-127), high = splat(127);
+    std::size_t i = 0;
+    for (; i + 16 <= n; i += 16)
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(q + i), round_clamped(load(x + i) / s, low, high));
+    if (i < n) {
+        const U8x16 last = round_clamped(load(x + i, n - i) / s, low, high);
+        std::memcpy(q + i, &last, n - i);
+    }
+}
+
+void quantize_u8(const float* x, float scale, float zero_point, std::uint8_t* q, std::size_t n) {
+    if (scale == 0) {
+        if (n > 0) std::memset(q, 0, n);
+        return;
+    }
+    const F32x16 s = splat(scale), z = splat(zero_point), low = splat(0), high = splat(255);
+    std::size_t i = 0;
+    for (; i + 16 <= n; i += 16)
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(q + i), round_clamped((load(x + i) - z) / s, low, high));
+    if (i < n) {
+        const U8x16 last = round_clamped((load(x + i, n - i) - z) / s, low, high);
+        std::memcpy(q + i, &last, n - i);
+    }
+}
+
+void dequantize_i8(const std::int8_t* q, float scale, float* x, std::size_t n) {
+    const auto* bytes = reinterpret_cast<const Byte*>(q);
+    const F32x16 s = splat(scale);
+    std::size_t i = 0;
+    for (; i + 16 <= n; i += 16) store(x + i, signed_values(load_bytes(bytes + i)) * s);
+    if (i < n) {
+        Byte last[16] = {};
+        std::memcpy(last, bytes + i, n - i);
+        store(x + i, signed_values(load_bytes(last)) * s, n - i);
+    }
+}
+
+void dequantize_u8(const std::uint8_t* q, float scale, float zero_point, float* x, std::size_t n) {
+    const F32x16 s = splat(scale), z = splat(zero_point);
+    std::size_t i = 0;
+    for (; i + 16 <= n; i += 16) store(x + i, unsigned_values(load_bytes(q + i)) * s + z);
+    if (i < n) {
+        Byte last[16] = {};
+        std::memcpy(last, q + i, n - i);
+        store(x + i, unsigned_values(load_bytes(last)) * s + z, n - i);
+    }
+}
+
+bool min_max(const float* x, std::size_t n, float* lowest, float* highest) {
+    F32x16 low = splat(x[0]), high = low, poison = zero();  // 0 * x is NaN for infinities and NaN
+    std::size_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        const F32x16 v = load(x + i);
+        low = min(low, v);
+        high = max(high, v);
+        poison = fma(v, zero(), poison);
+    }
+    if (i < n) {
+        const F32x16 v = where_between(0, n - i, load(x + i, n - i), splat(x[0]));
+        low = min(low, v);
+        high = max(high, v);
+        poison = fma(v, zero(), poison);
+    }
+    if (sum(poison) != 0) return false;
+    *lowest = min_lane(low);
+    *highest = max_lane(high);
+    return true;
+}
+
+}  // namespace
+}  // namespace hetero::kernels::HETERO_ISA

@@ -1,0 +1,12 @@
+// A working buffer that each thread keeps from its first use until it ends.
+#pragma once
+#include <cstddef>
+
+namespace hetero::kernels {
+
+constexpr std::size_t kScratchFloats = std::size_t{192} * 1024;
+
+// kScratchFloats floats, aligned to 64 bytes, contents unspecified; null if there is no memory for them.
+[[nodiscard]] float* thread_scratch() noexcept;
+
+}  // namespace hetero::kernels

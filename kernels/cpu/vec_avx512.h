@@ -1,0 +1,218 @@
+// Sixteen lanes on AVX-512 (F, BW, VL, DQ). Interface as in vec_avx2.h; see README.md for why both have 16 lanes.
+// Everything has internal linkage: code for this instruction set must not be merged with code for another.
+#pragma once
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#define HETERO_INLINE inline __attribute__((always_inline))
+
+namespace hetero::kernels::avx512 {
+namespace {
+
+constexpr std::size_t kLanes = 16;
+constexpr int kParts = 1;  // registers that make 16 lanes
+using Part = __m512;
+constexpr std::size_t kPartLanes = 16;
+
+struct F32x16 {
+    Part part[kParts];
+};
+struct I32x16 {
+    __m512i part[kParts];
+};
+using U8x16 = __m128i;
+
+HETERO_INLINE __mmask16 first(std::size_t n) { return static_cast<__mmask16>((1u << n) - 1); }
+
+// Parts.
+HETERO_INLINE Part part_zero() { return _mm512_setzero_ps(); }
+HETERO_INLINE Part part_load(const float* p) { return _mm512_loadu_ps(p); }
+HETERO_INLINE void part_store(float* p, Part v) { _mm512_storeu_ps(p, v); }
+HETERO_INLINE Part part_fma(Part a, Part b, Part c) { return _mm512_fmadd_ps(a, b, c); }
+
+// Loads and stores; n < 16 lanes, the rest read as zero.
+HETERO_INLINE F32x16 zero() { return {{_mm512_setzero_ps()}}; }
+HETERO_INLINE F32x16 splat(float x) { return {{_mm512_set1_ps(x)}}; }
+HETERO_INLINE F32x16 load(const float* p) { return {{_mm512_loadu_ps(p)}}; }
+HETERO_INLINE F32x16 load(const float* p, std::size_t n) { return {{_mm512_maskz_loadu_ps(first(n), p)}}; }
+HETERO_INLINE void store(float* p, F32x16 v) { _mm512_storeu_ps(p, v.part[0]); }
+HETERO_INLINE void store(float* p, F32x16 v, std::size_t n) { _mm512_mask_storeu_ps(p, first(n), v.part[0]); }
+
+// Arithmetic, each rounded once.
+HETERO_INLINE F32x16 operator+(F32x16 a, F32x16 b) { return {{_mm512_add_ps(a.part[0], b.part[0])}}; }
+HETERO_INLINE F32x16 operator-(F32x16 a, F32x16 b) { return {{_mm512_sub_ps(a.part[0], b.part[0])}}; }
+HETERO_INLINE F32x16 operator*(F32x16 a, F32x16 b) { return {{_mm512_mul_ps(a.part[0], b.part[0])}}; }
+HETERO_INLINE F32x16 operator/(F32x16 a, F32x16 b) { return {{_mm512_div_ps(a.part[0], b.part[0])}}; }
+HETERO_INLINE F32x16 fma(F32x16 a, F32x16 b, F32x16 c) { return {{_mm512_fmadd_ps(a.part[0], b.part[0], c.part[0])}}; }
+// b where either is NaN.
+HETERO_INLINE F32x16 max(F32x16 a, F32x16 b) { return {{_mm512_max_ps(a.part[0], b.part[0])}}; }
+HETERO_INLINE F32x16 min(F32x16 a, F32x16 b) { return {{_mm512_min_ps(a.part[0], b.part[0])}}; }
+HETERO_INLINE F32x16 abs(F32x16 a) { return {{_mm512_abs_ps(a.part[0])}}; }
+HETERO_INLINE F32x16 copy_sign(F32x16 magnitude, F32x16 sign) {
+    const __m512 mask = _mm512_set1_ps(-0.0F);
+    return {{_mm512_or_ps(_mm512_andnot_ps(mask, magnitude.part[0]), _mm512_and_ps(mask, sign.part[0]))}};
+}
+
+// a where x < y (false for NaN), else b.
+HETERO_INLINE F32x16 where_less(F32x16 x, F32x16 y, F32x16 a, F32x16 b) {
+    return {{_mm512_mask_blend_ps(_mm512_cmp_ps_mask(x.part[0], y.part[0], _CMP_LT_OQ), b.part[0], a.part[0])}};
+}
+// v in lanes [begin, end), else other; 0 <= begin, end <= 16.
+HETERO_INLINE F32x16 where_between(std::size_t begin, std::size_t end, F32x16 v, F32x16 other) {
+    const auto mask = static_cast<__mmask16>(((1u << end) - 1) & ~((1u << begin) - 1));
+    return {{_mm512_mask_blend_ps(mask, other.part[0], v.part[0])}};
+}
+
+// Integers.
+HETERO_INLINE I32x16 round_to_int(F32x16 v) { return {{_mm512_cvtps_epi32(v.part[0])}}; }  // nearest even
+HETERO_INLINE F32x16 to_float(I32x16 v) { return {{_mm512_cvtepi32_ps(v.part[0])}}; }
+HETERO_INLINE I32x16 splat_int(int x) { return {{_mm512_set1_epi32(x)}}; }
+HETERO_INLINE I32x16 operator+(I32x16 a, I32x16 b) { return {{_mm512_add_epi32(a.part[0], b.part[0])}}; }
+HETERO_INLINE I32x16 operator-(I32x16 a, I32x16 b) { return {{_mm512_sub_epi32(a.part[0], b.part[0])}}; }
+template <int N>
+HETERO_INLINE I32x16 shift_right(I32x16 v) {  // logical
+    return {{_mm512_srli_epi32(v.part[0], N)}};
+}
+template <int N>
+HETERO_INLINE I32x16 shift_right_signed(I32x16 v) {
+    return {{_mm512_srai_epi32(v.part[0], N)}};
+}
+HETERO_INLINE F32x16 pow2(I32x16 n) {  // 2^n, -126 <= n <= 127
+    return {{_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(n.part[0], _mm512_set1_epi32(127)), 23))}};
+}
+HETERO_INLINE I32x16 widen_unsigned(U8x16 v) { return {{_mm512_cvtepu8_epi32(v)}}; }
+HETERO_INLINE I32x16 widen_signed(U8x16 v) { return {{_mm512_cvtepi8_epi32(v)}}; }
+HETERO_INLINE U8x16 narrow(I32x16 v) { return _mm512_cvtepi32_epi8(v.part[0]); }  // low bytes
+
+// table[index mod 16] per lane.
+HETERO_INLINE F32x16 lookup(F32x16 table, I32x16 index) {
+    return {{_mm512_permutexvar_ps(index.part[0], table.part[0])}};
+}
+HETERO_INLINE F32x16 iota() { return {{_mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)}}; }
+// Byte j is `value` where bit j of `bits` is set, else 0.
+HETERO_INLINE U8x16 expand_bits(std::uint16_t bits, char value) { return _mm_maskz_set1_epi8(bits, value); }
+
+// Half precision. Bits of NaN payloads are kept, NaNs made quiet.
+HETERO_INLINE F32x16 load_f16(const void* p) {
+    return {{_mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(p)))}};
+}
+HETERO_INLINE F32x16 load_bf16(const void* p) {
+    const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i*>(p)));
+    return {{_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16))}};
+}
+HETERO_INLINE void store_f16(void* p, F32x16 v) {
+    _mm256_storeu_si256(static_cast<__m256i*>(p), _mm512_cvtps_ph(v.part[0], _MM_FROUND_TO_NEAREST_INT));
+}
+HETERO_INLINE void store_bf16(void* p, F32x16 v) {
+    const __m512i bits = _mm512_castps_si512(v.part[0]);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, odd), _mm512_set1_epi32(0x7fff));
+    const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
+    const __mmask16 nan = _mm512_cmp_ps_mask(v.part[0], v.part[0], _CMP_UNORD_Q);
+    const __m512i chosen = _mm512_mask_blend_epi32(nan, rounded, quiet);
+    _mm256_storeu_si256(static_cast<__m256i*>(p), _mm512_cvtepi32_epi16(_mm512_srli_epi32(chosen, 16)));
+}
+
+// 32 floats in memory, x0 y0 x1 y1 ..., taken apart.
+HETERO_INLINE void load_pairs(const float* p, F32x16& x, F32x16& y) {
+    const __m512 a = _mm512_loadu_ps(p), b = _mm512_loadu_ps(p + 16);
+    const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    x = {{_mm512_permutex2var_ps(a, even, b)}};
+    y = {{_mm512_permutex2var_ps(a, _mm512_add_epi32(even, _mm512_set1_epi32(1)), b)}};
+}
+
+// Sum of squares in double, added to `sum`.
+struct F64x16 {
+    __m512d part[2];
+};
+HETERO_INLINE F64x16 zero_f64() { return {{_mm512_setzero_pd(), _mm512_setzero_pd()}}; }
+HETERO_INLINE F64x16 add_square(F64x16 sum, F32x16 v) {
+    const __m512d low = _mm512_cvtps_pd(_mm512_castps512_ps256(v.part[0]));
+    const __m512d high = _mm512_cvtps_pd(_mm512_extractf32x8_ps(v.part[0], 1));
+    return {{_mm512_fmadd_pd(low, low, sum.part[0]), _mm512_fmadd_pd(high, high, sum.part[1])}};
+}
+HETERO_INLINE void store(double* p, F64x16 v) {
+    _mm512_storeu_pd(p, v.part[0]);
+    _mm512_storeu_pd(p + 8, v.part[1]);
+}
+
+HETERO_INLINE float max_lane(F32x16 v) { return _mm512_reduce_max_ps(v.part[0]); }
+HETERO_INLINE float min_lane(F32x16 v) { return _mm512_reduce_min_ps(v.part[0]); }
+
+// Sums of 16 lanes, always as the tree i + (i + 8), i + (i + 4), i + (i + 2), i + (i + 1).
+HETERO_INLINE float sum(F32x16 v) {
+    const __m256 s8 = _mm256_add_ps(_mm512_castps512_ps256(v.part[0]), _mm512_extractf32x8_ps(v.part[0], 1));
+    const __m128 s4 = _mm_add_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
+    const __m128 s2 = _mm_add_ps(s4, _mm_movehl_ps(s4, s4));
+    return _mm_cvtss_f32(_mm_add_ss(s2, _mm_shuffle_ps(s2, s2, 1)));
+}
+// [i][j] gives lane 4 * i + j of the result.
+HETERO_INLINE F32x16 sum_4x4(const F32x16 (&v)[4][4]) {
+    __m512 quads[4];  // quads[j]: 128-bit lane i is v[i][j] folded to four
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) {
+        __m512 folded[2];
+#pragma GCC unroll 2
+        for (int i = 0; i < 2; ++i) {
+            const __m512 a = v[2 * i][j].part[0], b = v[2 * i + 1][j].part[0];
+            folded[i] = _mm512_add_ps(_mm512_mask_blend_ps(0xff00, a, b), _mm512_shuffle_f32x4(a, b, 0x4e));
+        }
+        quads[j] = _mm512_add_ps(_mm512_shuffle_f32x4(folded[0], folded[1], 0x88),
+                                 _mm512_shuffle_f32x4(folded[0], folded[1], 0xdd));
+    }
+    const __m512 s01 = _mm512_add_ps(_mm512_unpacklo_ps(quads[0], quads[1]), _mm512_unpackhi_ps(quads[0], quads[1]));
+    const __m512 s23 = _mm512_add_ps(_mm512_unpacklo_ps(quads[2], quads[3]), _mm512_unpackhi_ps(quads[2], quads[3]));
+    return {{_mm512_add_ps(_mm512_shuffle_ps(s01, s23, 0x44), _mm512_shuffle_ps(s01, s23, 0xee))}};
+}
+// [i][j] gives lane 4 * i + j of the low half of the result.
+HETERO_INLINE F32x16 sum_2x4(const F32x16 (&v)[2][4]) {
+    __m512 folded[4];
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) {
+        const __m512 a = v[0][j].part[0], b = v[1][j].part[0];
+        folded[j] = _mm512_add_ps(_mm512_mask_blend_ps(0xff00, a, b), _mm512_shuffle_f32x4(a, b, 0x4e));
+    }
+    // 128-bit lanes: [0][j], [1][j], [0][j + 1], [1][j + 1].
+    const __m512 s01 = _mm512_add_ps(_mm512_shuffle_f32x4(folded[0], folded[1], 0x88),
+                                     _mm512_shuffle_f32x4(folded[0], folded[1], 0xdd));
+    const __m512 s23 = _mm512_add_ps(_mm512_shuffle_f32x4(folded[2], folded[3], 0x88),
+                                     _mm512_shuffle_f32x4(folded[2], folded[3], 0xdd));
+    const __m512 s2 = _mm512_add_ps(_mm512_unpacklo_ps(s01, s23), _mm512_unpackhi_ps(s01, s23));
+    const __m512 s1 = _mm512_add_ps(s2, _mm512_shuffle_ps(s2, s2, 0x4e));
+    const __m512i order = _mm512_setr_epi32(0, 8, 1, 9, 4, 12, 5, 13, 0, 0, 0, 0, 0, 0, 0, 0);
+    return {{_mm512_permutexvar_ps(order, s1)}};
+}
+// out[i * stride + j] = the sum of v[i][j].
+template <int N>
+HETERO_INLINE void store_sums(const F32x16 (&v)[N][4], float* out, std::size_t stride) {
+    int i = 0;
+#pragma GCC unroll 2
+    for (; N - i >= 3; i += 4) {
+        F32x16 four[4][4];
+#pragma GCC unroll 4
+        for (int k = 0; k < 4; ++k)
+#pragma GCC unroll 4
+            for (int j = 0; j < 4; ++j) four[k][j] = i + k < N ? v[i + k < N ? i + k : 0][j] : zero();
+        const __m512 sums = sum_4x4(four).part[0];
+        _mm_storeu_ps(out + i * stride, _mm512_castps512_ps128(sums));
+        _mm_storeu_ps(out + (i + 1) * stride, _mm512_extractf32x4_ps(sums, 1));
+        _mm_storeu_ps(out + (i + 2) * stride, _mm512_extractf32x4_ps(sums, 2));
+        if (i + 3 < N) _mm_storeu_ps(out + (i + 3) * stride, _mm512_extractf32x4_ps(sums, 3));
+    }
+    if (i < N) {
+        F32x16 two[2][4];
+#pragma GCC unroll 2
+        for (int k = 0; k < 2; ++k)
+#pragma GCC unroll 4
+            for (int j = 0; j < 4; ++j) two[k][j] = i + k < N ? v[i + k < N ? i + k : 0][j] : zero();
+        const __m512 sums = sum_2x4(two).part[0];
+        _mm_storeu_ps(out + i * stride, _mm512_castps512_ps128(sums));
+        if (i + 1 < N) _mm_storeu_ps(out + (i + 1) * stride, _mm512_extractf32x4_ps(sums, 1));
+    }
+}
+
+}  // namespace
+}  // namespace hetero::kernels::avx512

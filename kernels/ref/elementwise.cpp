@@ -1,0 +1,64 @@
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/ref/ref.h"
+
+namespace hetero::kernels::ref {
+
+void rms_norm(const float* x, const float* w, float* y, std::size_t n, float eps) {
+    double sum = 0;
+    for (std::size_t i = 0; i < n; ++i) sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+    const double inverse = 1 / std::sqrt(sum / static_cast<double>(n) + static_cast<double>(eps));
+    for (std::size_t i = 0; i < n; ++i)
+        y[i] = static_cast<float>(static_cast<double>(x[i]) * inverse * static_cast<double>(w[i]));
+}
+
+namespace {
+
+void rotate(float a, float b, float cos, float sin, float& first, float& second) {
+    first = a * cos - b * sin;
+    second = b * cos + a * sin;
+}
+
+// a0 b0 a1 b1 ... becomes a0 a1 ... b0 b1 ..., in place.
+void split_pairs(float* x, std::size_t n_pairs) {
+    if (n_pairs < 2) return;
+    const std::size_t left = n_pairs / 2, right = n_pairs - left;
+    split_pairs(x, left);
+    split_pairs(x + 2 * left, right);
+    std::rotate(x + left, x + 2 * left, x + 2 * left + right);
+}
+
+}  // namespace
+
+void rope(const float* src, float* dst, std::size_t n_heads, std::size_t head_dim, const RopeTable& table,
+          std::size_t position, RopePairing pairing) {
+    const std::size_t n_pairs = table.n_pairs;
+    const float* cos = table.cos + position * n_pairs;
+    const float* sin = table.sin + position * n_pairs;
+    for (std::size_t h = 0; h < n_heads; ++h, src += head_dim, dst += head_dim) {
+        if (pairing == RopePairing::half_split) {
+            for (std::size_t i = 0; i < n_pairs; ++i)
+                rotate(src[i], src[i + n_pairs], cos[i], sin[i], dst[i], dst[i + n_pairs]);
+        } else {
+            for (std::size_t i = 0; i < n_pairs; ++i)
+                rotate(src[2 * i], src[2 * i + 1], cos[i], sin[i], dst[2 * i], dst[2 * i + 1]);
+            split_pairs(dst, n_pairs);
+        }
+        if (src != dst)
+            for (std::size_t i = 2 * n_pairs; i < head_dim; ++i) dst[i] = src[i];
+    }
+}
+
+void silu_mul(const float* gate, const float* up, float* y, std::size_t n) {
+    for (std::size_t i = 0; i < n; ++i) {
+        const double g = static_cast<double>(gate[i]);
+        y[i] = static_cast<float>(g / (1 + std::exp(-g)) * static_cast<double>(up[i]));
+    }
+}
+
+void add(const float* x, float* y, std::size_t n) {
+    for (std::size_t i = 0; i < n; ++i) y[i] += x[i];
+}
+
+}  // namespace hetero::kernels::ref

@@ -1,0 +1,26 @@
+#include "kernels/ref/ref.h"
+
+namespace hetero::kernels::ref {
+
+const Ops kOps = {
+    .name = "scalar",
+    .f32_to_f16 = f32_to_f16,
+    .f32_to_bf16 = f32_to_bf16,
+    .f16_to_f32 = f16_to_f32,
+    .bf16_to_f32 = bf16_to_f32,
+    .dequantize = dequantize,
+    .gemv = gemv,
+    .gemm = gemm,
+    .rms_norm = rms_norm,
+    .rope = rope,
+    .silu_mul = silu_mul,
+    .add = add,
+    .attention = attention,
+    .quantize_i8 = quantize_i8,
+    .quantize_u8 = quantize_u8,
+    .dequantize_i8 = dequantize_i8,
+    .dequantize_u8 = dequantize_u8,
+    .min_max = min_max,
+};
+
+}  // namespace hetero::kernels::ref

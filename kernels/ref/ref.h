@@ -1,0 +1,42 @@
+// The scalar backend: it defines what each op means, and is what a CPU without a backend of its own runs.
+// Signatures and meanings: kernels/api/ops.h. Sums are taken in double and rounded once.
+#pragma once
+#include "kernels/api/ops.h"
+
+namespace hetero::kernels::ref {
+
+extern const Ops kOps;
+
+// convert.cpp
+void f32_to_f16(const float* src, std::uint16_t* dst, std::size_t n);
+void f32_to_bf16(const float* src, std::uint16_t* dst, std::size_t n);
+void f16_to_f32(const std::uint16_t* src, float* dst, std::size_t n);
+void bf16_to_f32(const std::uint16_t* src, float* dst, std::size_t n);
+
+// dequantize.cpp
+void dequantize(DType type, const void* src, float* dst, std::size_t n);
+
+// linear.cpp
+void gemv(DType type, const void* w, std::size_t row_bytes, std::size_t row_begin, std::size_t row_end,
+          std::size_t cols, const float* x, float* y);
+void gemm(DType type, const void* w, std::size_t row_bytes, std::size_t row_begin, std::size_t row_end,
+          std::size_t cols, const float* x, std::size_t x_stride, std::size_t n_tokens, float* y, std::size_t y_stride);
+
+// elementwise.cpp
+void rms_norm(const float* x, const float* w, float* y, std::size_t n, float eps);
+void rope(const float* src, float* dst, std::size_t n_heads, std::size_t head_dim, const RopeTable& table,
+          std::size_t position, RopePairing pairing);
+void silu_mul(const float* gate, const float* up, float* y, std::size_t n);
+void add(const float* x, float* y, std::size_t n);
+
+// attention.cpp
+void attention(const AttentionArgs& args);
+
+// kv_int8.cpp
+void quantize_i8(const float* x, float scale, std::int8_t* q, std::size_t n);
+void quantize_u8(const float* x, float scale, float zero, std::uint8_t* q, std::size_t n);
+void dequantize_i8(const std::int8_t* q, float scale, float* x, std::size_t n);
+void dequantize_u8(const std::uint8_t* q, float scale, float zero, float* x, std::size_t n);
+bool min_max(const float* x, std::size_t n, float* min, float* max);
+
+}  // namespace hetero::kernels::ref

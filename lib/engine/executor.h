@@ -1,0 +1,92 @@
+// Runs a program eagerly, op by op, over a chunk of tokens. All memory is taken when it is made.
+// Rows, heads and tokens are divided among the threads of a pool; the result does not depend on how.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "base/threads.h"
+#include "engine/kv_cache.h"
+#include "model/program.h"
+
+namespace hetero::engine {
+
+// Which positions of a chunk get logits.
+enum class Rows : std::uint8_t { none, last, all };
+
+class Executor {
+public:
+    using LogitsFn = std::function<Status(std::size_t index, std::span<const float> logits)>;
+
+    // `program` and `pool` must outlive the executor. Chunks have at most `chunk_tokens` tokens.
+    Executor(const model::Program& program, ThreadPool& pool, std::uint32_t chunk_tokens);
+    // What the constructor takes, without the KV cache.
+    [[nodiscard]] static std::uint64_t bytes_needed(const model::Program& program, std::uint32_t chunk_tokens);
+
+    // Computes `tokens` at positions [first, first + tokens.size()), appends their K and V to `cache`, and hands the
+    // wanted logits to `on_logits` in order (index within the chunk). Token ids must be valid.
+    // Errors: those of KvCache::store (the smallest place is named), and what on_logits returns.
+    Status run(std::span<const std::int32_t> tokens, std::uint64_t first, KvCache& cache, Rows rows,
+               const LogitsFn& on_logits);
+
+private:
+    struct Chunk {
+        std::span<const std::int32_t> tokens;
+        std::uint64_t first = 0;
+        KvCache* cache = nullptr;
+        Rows rows = Rows::none;
+        const LogitsFn* on_logits = nullptr;
+    };
+    struct Sizes {
+        std::size_t k = 0, v = 0, ffn = 0, product = 0, vocab = 0, hidden = 0;  // widest, elements per token
+    };
+    struct RopeTable {
+        std::vector<double> frequencies;  // [pair], radians per position
+        std::vector<float> cos, sin;      // [token of the chunk][pair]
+    };
+    // y[token][row] = W x[token], for one matrix of a group that is computed together.
+    struct Product {
+        const model::Matrix* weight;
+        const float* x;
+        std::size_t x_stride;
+        float* y;
+        std::size_t y_stride;
+    };
+
+    static Sizes sizes_of(const model::Program& program);
+    [[nodiscard]] float* at(model::Register index) { return registers_[index].data(); }
+    [[nodiscard]] std::size_t width(model::Register index) const { return program_.registers[index].width; }
+    void fill_rope(std::uint64_t first, std::size_t n_tokens);
+
+    Status op(const model::Embed& embed, const Chunk& chunk);
+    Status op(const model::RmsNorm& norm, const Chunk& chunk);
+    Status op(const model::Qkv& qkv, const Chunk& chunk);
+    Status op(const model::Attention& attention, const Chunk& chunk);
+    Status op(const model::ProjectAdd& project, const Chunk& chunk);
+    Status op(const model::GatedFfnAdd& ffn, const Chunk& chunk);
+    Status op(const model::Head& head, const Chunk& chunk);
+
+    // Rows [begin, end) of one product.
+    void multiply(const Product& product, std::size_t begin, std::size_t end, std::size_t n_tokens) const;
+    // Several products of the same input as one parallel loop: fewer meetings of the threads.
+    void multiply_all(std::span<const Product> products, std::size_t n_tokens);
+    // y += W x
+    void multiply_add(const model::Matrix& weight, const float* x, std::size_t x_stride, float* y, std::size_t y_stride,
+                      std::size_t n_tokens);
+    [[nodiscard]] std::size_t rows_per_task(std::size_t rows) const;
+
+    const model::Program& program_;
+    ThreadPool& pool_;
+    Sizes sizes_;
+    std::uint32_t chunk_tokens_;
+    std::vector<std::vector<float>> registers_;  // [register][token][width]
+    std::vector<RopeTable> ropes_;               // [rope]
+    std::vector<float> k_, v_;                   // [token][kv_head][head_dim] of the layer in work
+    std::vector<float> gate_, up_;               // [token][ffn]
+    std::vector<float> product_;                 // [token][row], before it is added
+    std::vector<float> head_normed_, logits_;    // [head token][hidden], [head token][vocab]
+};
+
+}  // namespace hetero::engine

@@ -1,0 +1,60 @@
+// The resident KV cache of one session: f16, bf16 or f32, its memory reserved once.
+// Layout per layer and part: [kv_head][capacity][head_dim]. K is stored after RoPE, half-split.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "kernels/api/ops.h"
+#include "kv/state.h"
+#include "model/program.h"
+
+namespace hetero::engine {
+
+class KvCache {
+public:
+    // What create() reserves; the largest number where it is beyond 64 bits.
+    [[nodiscard]] static std::uint64_t bytes_needed(std::span<const model::KvLayout> layers, kernels::DType dtype,
+                                                    std::uint64_t capacity_tokens);
+    // dtype: f16, bf16 or f32. Errors: resource.
+    static Result<KvCache> create(std::span<const model::KvLayout> layers, kernels::DType dtype,
+                                  std::uint64_t capacity_tokens);
+
+    [[nodiscard]] kernels::DType dtype() const noexcept { return dtype_; }
+    [[nodiscard]] std::uint64_t capacity() const noexcept { return capacity_; }
+    [[nodiscard]] std::uint32_t heads(std::size_t layer) const noexcept { return layers_[layer].n_kv_heads; }
+    [[nodiscard]] std::uint32_t head_dim(std::size_t layer, kv::PartId part) const noexcept;
+    [[nodiscard]] kernels::KvView view(std::size_t layer, kv::PartId part, std::uint32_t head) const noexcept;
+
+    // Converts one token's values [kv_head][head_dim] and stores them (tokens may be stored from several threads at
+    // once). A value that is not finite in the resident type: bad_input naming the place, and bf16 where f16 is too
+    // narrow.
+    Status store(std::size_t layer, kv::PartId part, std::uint64_t token, const float* values);
+
+    // Tokens [0, n_tokens) as [token][kv_head][head_dim] in the resident type, to and from dense bytes. load() refuses
+    // values that are not finite, as store() does.
+    void save(std::size_t layer, kv::PartId part, std::uint64_t n_tokens, std::span<std::byte> out) const;
+    Status load(std::size_t layer, kv::PartId part, std::uint64_t n_tokens, std::span<const std::byte> in);
+
+private:
+    struct Free {
+        void operator()(std::byte* memory) const noexcept { std::free(memory); }
+    };
+    [[nodiscard]] std::byte* row(std::size_t layer, kv::PartId part, std::uint32_t head,
+                                 std::uint64_t token) const noexcept;
+    [[nodiscard]] std::size_t row_bytes(std::size_t layer, kv::PartId part) const noexcept;
+    [[nodiscard]] tl::unexpected<Error> not_finite(std::size_t layer, kv::PartId part, std::uint64_t token,
+                                                   std::uint32_t head, const float* values) const;
+
+    std::vector<model::KvLayout> layers_;
+    std::vector<std::size_t> k_offset_, v_offset_;  // [layer], bytes into memory_
+    std::unique_ptr<std::byte, Free> memory_;
+    kernels::DType dtype_ = kernels::DType::f16;
+    std::uint64_t capacity_ = 0;
+};
+
+}  // namespace hetero::engine

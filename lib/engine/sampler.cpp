@@ -1,0 +1,140 @@
+#include "engine/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace hetero::engine {
+namespace {
+
+// Finalizer of SplitMix64.
+std::uint64_t mix(std::uint64_t z) noexcept {
+    z = (z ^ (z >> 30U)) * 0xBF58476D1CE4E5B9U;
+    z = (z ^ (z >> 27U)) * 0x94D049BB133111EBU;
+    return z ^ (z >> 31U);
+}
+
+}  // namespace
+
+Status check(const SamplingOptions& options) {
+    const auto in_range = [](double value, double low, double high) { return value >= low && value <= high; };
+    constexpr double largest = 1e6;
+    if (!in_range(options.temperature, 0, largest)) {
+        return fail(Errc::usage, "temperature must be from 0 to {}, not {}", largest, options.temperature);
+    }
+    if (!in_range(options.top_p, 0, 1) || options.top_p == 0) {
+        return fail(Errc::usage, "top-p must be above 0 and at most 1, not {}", options.top_p);
+    }
+    if (!in_range(options.min_p, 0, 1)) return fail(Errc::usage, "min-p must be from 0 to 1, not {}", options.min_p);
+    if (!in_range(options.repetition_penalty, 1 / largest, largest)) {
+        return fail(Errc::usage, "the repetition penalty must be from {} to {}, not {}", 1 / largest, largest,
+                    options.repetition_penalty);
+    }
+    return {};
+}
+
+double uniform_at(std::uint64_t seed, std::uint64_t position) noexcept {
+    constexpr std::uint64_t increment = 0x9E3779B97F4A7C15U;
+    const std::uint64_t bits = mix(mix(seed + increment) + (position + 1) * increment);
+    return static_cast<double>(bits >> 11U) * 0x1p-53;
+}
+
+Status Sampler::penalize(std::span<const std::int32_t> seen) {
+    if (options_.repetition_penalty == 1) return {};
+    const auto penalty = static_cast<float>(options_.repetition_penalty);
+    penalized_.assign(logits_.size(), false);
+    for (const std::int32_t id : seen) {
+        if (id < 0 || static_cast<std::size_t>(id) >= logits_.size()) {
+            return fail(Errc::usage, "token {} is outside the vocabulary of {}", id, logits_.size());
+        }
+        const auto index = static_cast<std::size_t>(id);
+        if (penalized_[index]) continue;
+        penalized_[index] = true;
+        logits_[index] = logits_[index] > 0 ? logits_[index] / penalty : logits_[index] * penalty;
+    }
+    return {};
+}
+
+double Sampler::weight(const Candidate& candidate) const {
+    return std::exp((static_cast<double>(candidate.logit) - max_logit_) / options_.temperature);
+}
+
+void Sampler::keep_top_k() {
+    if (options_.top_k == 0 || options_.top_k >= candidates_.size()) return;
+    const auto likelier = [](const Candidate& a, const Candidate& b) {
+        return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+    };
+    const auto end = candidates_.begin() + options_.top_k;
+    std::nth_element(candidates_.begin(), end, candidates_.end(), likelier);
+    candidates_.erase(end, candidates_.end());
+    std::sort(candidates_.begin(), candidates_.end(),
+              [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
+}
+
+void Sampler::keep_top_p() {
+    if (options_.top_p >= 1) return;
+    const auto likelier = [](const Candidate& a, const Candidate& b) {
+        return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+    };
+    double total = 0;
+    for (const Candidate& candidate : candidates_) total += weight(candidate);
+    // The nucleus is nearly always small: sort pieces that double in size, until they hold it.
+    double sum = 0;
+    std::size_t sorted = 0, kept = 0;
+    while (kept < candidates_.size()) {
+        if (kept == sorted) {
+            const std::size_t piece = std::min(std::max<std::size_t>(64, sorted), candidates_.size() - sorted);
+            const auto begin = candidates_.begin() + static_cast<std::ptrdiff_t>(sorted);
+            std::partial_sort(begin, begin + static_cast<std::ptrdiff_t>(piece), candidates_.end(), likelier);
+            sorted += piece;
+        }
+        sum += weight(candidates_[kept++]);
+        if (sum >= options_.top_p * total) break;
+    }
+    candidates_.resize(kept);
+}
+
+Result<std::int32_t> Sampler::next(std::span<const float> logits, std::span<const std::int32_t> seen) {
+    logits_.assign(logits.begin(), logits.end());
+    HETERO_CHECK(penalize(seen));
+    std::size_t best = 0;
+    max_logit_ = -std::numeric_limits<float>::infinity();
+    for (std::size_t i = 0; i < logits_.size(); ++i) {
+        if (std::isnan(logits_[i]) || logits_[i] == std::numeric_limits<float>::infinity()) {
+            return fail(Errc::bad_input, "the logit of token {} at position {} is {}", i, seen.size(),
+                        std::isnan(logits_[i]) ? "not a number" : "infinite");
+        }
+        if (logits_[i] > max_logit_) {
+            max_logit_ = logits_[i];
+            best = i;
+        }
+    }
+    if (!std::isfinite(max_logit_)) {
+        return fail(Errc::bad_input, "no token at position {} has a finite logit", seen.size());
+    }
+    if (options_.temperature == 0) return static_cast<std::int32_t>(best);
+
+    candidates_.clear();
+    candidates_.reserve(logits_.size());
+    for (std::size_t i = 0; i < logits_.size(); ++i) candidates_.push_back({logits_[i], static_cast<std::int32_t>(i)});
+    keep_top_k();
+    keep_top_p();
+    if (options_.min_p > 0) {
+        std::erase_if(candidates_, [this](const Candidate& one) { return weight(one) < options_.min_p; });
+    }
+    double total = 0;
+    for (const Candidate& candidate : candidates_) total += weight(candidate);
+    const double target = uniform_at(options_.seed, seen.size()) * total;
+    double sum = 0;
+    std::int32_t chosen = static_cast<std::int32_t>(best);  // where rounding leaves the target beyond the sum
+    for (const Candidate& candidate : candidates_) {
+        const double share = weight(candidate);
+        if (share == 0) continue;
+        sum += share;
+        chosen = candidate.id;
+        if (target < sum) break;
+    }
+    return chosen;
+}
+
+}  // namespace hetero::engine

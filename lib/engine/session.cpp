@@ -1,0 +1,269 @@
+#include "engine/session.h"
+
+#include <algorithm>
+#include <limits>
+#include <new>
+
+#include "base/limits.h"
+#include "base/threads.h"
+#include "engine/executor.h"
+#include "engine/kv_cache.h"
+#include "kv/convert.h"
+
+namespace hetero::engine {
+namespace {
+
+using kv::PartId;
+
+Status check_options(const Options& options) {
+    const kernels::DType type = options.kv_dtype;
+    if (type != kernels::DType::f16 && type != kernels::DType::bf16 && type != kernels::DType::f32) {
+        return fail(Errc::usage, "the KV type must be f16, bf16 or f32, not {}", kernels::dtype_info(type).name);
+    }
+    if (options.chunk_tokens == 0) return fail(Errc::usage, "a prefill chunk must have at least one token");
+    if (options.threads < 0) return fail(Errc::usage, "the number of threads cannot be {}", options.threads);
+    return {};
+}
+
+Status check_memory(std::uint64_t kv_bytes, std::uint64_t work_bytes, std::uint64_t capacity) {
+    const std::uint64_t available = read_system_limits().memory_available_bytes;
+    std::uint64_t needed = 0;
+    if (__builtin_add_overflow(kv_bytes, work_bytes, &needed)) needed = std::numeric_limits<std::uint64_t>::max();
+    if (available != 0 && needed > available) {
+        return fail(Errc::resource,
+                    "a session of {} tokens needs {} bytes ({} of KV cache, {} to work in), but {} are available; "
+                    "ask for fewer tokens or a smaller chunk",
+                    capacity, needed, kv_bytes, work_bytes, available);
+    }
+    return {};
+}
+
+}  // namespace
+
+kv::Identity identity_of(const model::Model& model, const Digest& tokenizer_digest) {
+    const model::Config& config = model.config;
+    kv::Identity identity;
+    identity.model_id = config.name;
+    identity.arch = config.arch;
+    identity.n_layers = config.n_layers;
+    identity.n_heads = config.n_heads;
+    identity.n_kv_heads = config.n_kv_heads;
+    identity.head_dim_k = identity.head_dim_v = config.head_dim;
+    identity.vocab_size = config.vocab_size;
+    identity.context_length = config.context_length;
+    identity.rope_theta = config.rope.theta;
+    identity.rope_scaling = model.rope_scaling_text();
+    identity.rope_applied = true;
+    identity.arch_digest = model.arch_digest;
+    identity.tokenizer_digest = tokenizer_digest;
+    identity.lineage = model.lineage;
+    identity.weights_digest = model.weights_digest;
+    return identity;
+}
+
+struct Session::Impl {
+    Impl(std::shared_ptr<const model::Model> model_, const Options& options_, std::uint32_t chunk, KvCache cache_)
+        : model(std::move(model_)),
+          options(options_),
+          pool(options.threads == 0 ? default_thread_count() : options.threads),
+          cache(std::move(cache_)),
+          executor(model->program, pool, chunk),
+          chunk_tokens(chunk) {}
+
+    std::shared_ptr<const model::Model> model;
+    Options options;
+    ThreadPool pool;
+    KvCache cache;
+    Executor executor;
+    std::uint32_t chunk_tokens;
+    std::uint64_t position = 0;
+    std::uint64_t import_tokens = 0;
+    std::vector<bool> imported;  // [layer], empty unless an import is under way
+
+    Status check_ready() const;
+    Status check_tokens(std::span<const TokenId> tokens) const;
+    Status check_geometry(const kv::Header& header) const;
+    Status import_part(const kv::Header& header, std::uint32_t layer, const kv::Part& part, PartId id,
+                       std::uint64_t n_tokens);
+};
+
+Result<std::unique_ptr<Session>> Session::create(std::shared_ptr<const model::Model> model, const Options& options,
+                                                 std::uint64_t capacity_tokens) {
+    HETERO_CHECK(check_options(options));
+    const std::uint64_t context = model->config.context_length;
+    if (capacity_tokens == 0) return fail(Errc::usage, "a session must hold at least one token");
+    if (capacity_tokens > context) {
+        return fail(Errc::usage, "{} tokens do not fit the model's context of {}", capacity_tokens, context);
+    }
+    const auto chunk = static_cast<std::uint32_t>(std::min<std::uint64_t>(options.chunk_tokens, capacity_tokens));
+    const model::Program& program = model->program;
+    const std::uint64_t kv_bytes = KvCache::bytes_needed(program.kv, options.kv_dtype, capacity_tokens);
+    HETERO_CHECK(check_memory(kv_bytes, Executor::bytes_needed(program, chunk), capacity_tokens));
+    HETERO_TRY(KvCache cache, KvCache::create(program.kv, options.kv_dtype, capacity_tokens));
+    try {
+        auto impl = std::make_unique<Impl>(std::move(model), options, chunk, std::move(cache));
+        return std::unique_ptr<Session>(new Session(std::move(impl)));
+    } catch (const std::exception& error) {  // memory, or threads
+        return fail(Errc::resource, "cannot set up a session of {} tokens: {}", capacity_tokens, error.what());
+    }
+}
+
+Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Session::~Session() = default;
+
+const model::Model& Session::model() const noexcept { return *impl_->model; }
+int Session::threads() const noexcept { return impl_->pool.size(); }
+kernels::DType Session::kv_dtype() const noexcept { return impl_->options.kv_dtype; }
+std::uint64_t Session::position() const noexcept { return impl_->position; }
+std::uint64_t Session::capacity() const noexcept { return impl_->cache.capacity(); }
+
+Status Session::Impl::check_ready() const {
+    if (imported.empty()) return {};
+    const auto missing = std::find(imported.begin(), imported.end(), false) - imported.begin();
+    return fail(Errc::usage, "the import is not complete: layer {} is missing", missing);
+}
+
+Status Session::Impl::check_tokens(std::span<const TokenId> tokens) const {
+    const std::uint64_t room = cache.capacity() - position;
+    if (tokens.size() > room) {
+        return fail(Errc::usage, "{} tokens do not fit: {} of {} positions are taken", tokens.size(), position,
+                    cache.capacity());
+    }
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+        if (tokens[i] < 0 || static_cast<std::uint32_t>(tokens[i]) >= model->config.vocab_size) {
+            return fail(Errc::usage, "token {} at position {} is outside the vocabulary of {}", tokens[i], position + i,
+                        model->config.vocab_size);
+        }
+    }
+    return {};
+}
+
+Status Session::prefill(std::span<const TokenId> tokens, Logits which, const LogitsFn& on_logits,
+                        const std::function<void(std::uint64_t done)>& on_progress) {
+    HETERO_CHECK(impl_->check_ready());
+    HETERO_CHECK(impl_->check_tokens(tokens));
+    for (std::size_t done = 0; done < tokens.size();) {
+        const std::span<const TokenId> chunk =
+            tokens.subspan(done, std::min<std::size_t>(impl_->chunk_tokens, tokens.size() - done));
+        const std::uint64_t first = impl_->position;
+        Rows rows = Rows::none;
+        if (on_logits && which == Logits::all) rows = Rows::all;
+        if (on_logits && which == Logits::last && done + chunk.size() == tokens.size()) rows = Rows::last;
+        HETERO_CHECK(impl_->executor.run(
+            chunk, first, impl_->cache, rows,
+            [&](std::size_t index, std::span<const float> logits) { return on_logits(first + index, logits); }));
+        impl_->position += chunk.size();
+        done += chunk.size();
+        if (on_progress) on_progress(done);
+    }
+    return {};
+}
+
+Result<std::span<const float>> Session::decode(TokenId token) {
+    HETERO_CHECK(impl_->check_ready());
+    HETERO_CHECK(impl_->check_tokens({&token, 1}));
+    std::span<const float> result;
+    HETERO_CHECK(impl_->executor.run({&token, 1}, impl_->position, impl_->cache, Rows::last,
+                                     [&result](std::size_t, std::span<const float> logits) -> Status {
+                                         result = logits;
+                                         return {};
+                                     }));
+    ++impl_->position;
+    return result;
+}
+
+Result<kv::Layer> Session::export_layer(std::uint32_t layer) const {
+    HETERO_CHECK(impl_->check_ready());
+    const KvCache& cache = impl_->cache;
+    const std::uint64_t n_tokens = impl_->position;
+    if (layer >= impl_->model->program.kv.size()) return fail(Errc::usage, "there is no layer {}", layer);
+    try {
+        kv::Layer out;
+        for (const PartId id : {PartId::k, PartId::v}) {
+            kv::Part& part = out.part(id);
+            part.scheme.codec = kernels::dtype_info(cache.dtype()).name;
+            part.scheme.source_dtype = cache.dtype();
+            part.values.dtype = cache.dtype();
+            part.values.shape = {n_tokens, cache.heads(layer), cache.head_dim(layer, id)};
+            part.values.bytes.resize(kernels::dtype_bytes(cache.dtype(), part.values.elements()));
+            cache.save(layer, id, n_tokens, part.values.bytes);
+        }
+        return out;
+    } catch (const std::bad_alloc&) {
+        return fail(Errc::resource, "out of memory while exporting layer {} ({} tokens)", layer, n_tokens);
+    }
+}
+
+Status Session::Impl::check_geometry(const kv::Header& header) const {
+    const model::Config& config = model->config;
+    const auto differs = [](std::string_view what, std::uint64_t state, std::uint64_t here) -> Status {
+        if (state == here) return {};
+        return fail(Errc::bad_input, "the state has {} = {}, the model {}", what, state, here);
+    };
+    HETERO_CHECK(differs("n_layers", header.identity.n_layers, config.n_layers));
+    HETERO_CHECK(differs("n_kv_heads", header.identity.n_kv_heads, config.n_kv_heads));
+    HETERO_CHECK(differs("head_dim_k", header.identity.head_dim_k, config.head_dim));
+    return differs("head_dim_v", header.identity.head_dim_v, config.head_dim);
+}
+
+Status Session::Impl::import_part(const kv::Header& header, std::uint32_t layer, const kv::Part& part, PartId id,
+                                  std::uint64_t n_tokens) {
+    const std::uint64_t heads = cache.heads(layer), dim = cache.head_dim(layer, id);
+    const auto at = [&] { return fmt::format("layer {}, {}", layer, kv::part_name(id)); };
+    if (part.scheme.codec == kernels::dtype_info(cache.dtype()).name) {
+        const kv::Tensor& values = part.values;
+        if (values.dtype != cache.dtype() || values.shape != std::vector<std::uint64_t>{n_tokens, heads, dim} ||
+            values.bytes.size() != kernels::dtype_bytes(cache.dtype(), n_tokens * heads * dim)) {
+            return fail(Errc::bad_input, "{}: {} bytes of {}, expected {} tokens of {} heads of {} {} values", at(),
+                        values.bytes.size(), kernels::dtype_info(values.dtype).name, n_tokens, heads, dim,
+                        kernels::dtype_info(cache.dtype()).name);
+        }
+        return cache.load(layer, id, n_tokens, values.bytes);
+    }
+    auto values = kv::decode_part(header, part, n_tokens, id);
+    if (!values) return fail_with(values.error(), at());
+    if (values->size() != n_tokens * heads * dim) {
+        return fail(Errc::bad_input, "{}: {} values, expected {}", at(), values->size(), n_tokens * heads * dim);
+    }
+    for (std::uint64_t token = 0; token < n_tokens; ++token) {
+        HETERO_CHECK(cache.store(layer, id, token, values->data() + token * heads * dim));
+    }
+    return {};
+}
+
+Status Session::import_layer(const kv::Header& header, std::uint32_t layer, const kv::Layer& value,
+                             std::uint64_t n_tokens) {
+    const std::size_t n_layers = impl_->model->program.kv.size();
+    HETERO_CHECK(impl_->check_geometry(header));
+    if (layer >= n_layers) return fail(Errc::usage, "there is no layer {}", layer);
+    if (n_tokens > capacity()) {
+        return fail(Errc::usage, "a state of {} tokens does not fit a session of {}", n_tokens, capacity());
+    }
+    if (impl_->imported.empty()) {
+        impl_->imported.assign(n_layers, false);
+        impl_->import_tokens = n_tokens;
+        impl_->position = 0;
+    }
+    if (impl_->import_tokens != n_tokens) {
+        return fail(Errc::bad_input, "layer {} has {} tokens, the layers before it {}", layer, n_tokens,
+                    impl_->import_tokens);
+    }
+    if (impl_->imported[layer]) return fail(Errc::usage, "layer {} is imported twice", layer);
+    try {
+        for (const PartId id : {PartId::k, PartId::v}) {
+            HETERO_CHECK(impl_->import_part(header, layer, value.part(id), id, n_tokens));
+        }
+    } catch (const std::bad_alloc&) {
+        return fail(Errc::resource, "out of memory while importing layer {} ({} tokens)", layer, n_tokens);
+    }
+    impl_->imported[layer] = true;
+    if (std::find(impl_->imported.begin(), impl_->imported.end(), false) == impl_->imported.end()) {
+        impl_->imported.clear();
+        impl_->position = n_tokens;
+    }
+    return {};
+}
+
+void Session::truncate(std::uint64_t n_tokens) { impl_->position = std::min(impl_->position, n_tokens); }
+
+}  // namespace hetero::engine

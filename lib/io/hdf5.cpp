@@ -1,0 +1,80 @@
+#include "io/hdf5.h"
+
+#include <new>
+
+#include "io/hdf5_internal.h"
+
+namespace hetero::io::h5 {
+
+File::File(std::unique_ptr<ByteStore> store) : store_(std::move(store)), channel_(std::make_unique<Channel>()) {
+    channel_->store = store_.get();
+}
+
+File::~File() {
+    if (id_ < 0) return;
+    const Quiet quiet;
+    // What finish() has not written is not wanted any more.
+    if (!channel_->error) channel_->error = Error{Errc::internal, "abandoned"};
+    close();
+}
+
+bool File::close() {
+    if (H5Fclose(std::exchange(id_, -1)) >= 0) return true;
+    channel_->store = nullptr;
+    static_cast<void>(channel_.release());  // the library will come back to it when the process ends
+    return false;
+}
+
+tl::unexpected<Error> File::failure(const std::string& what) const {
+    if (channel_->error) return tl::unexpected<Error>(*channel_->error);
+    return fail(channel_->writable ? Errc::resource : Errc::bad_input, "{} ({})", what, library_reason());
+}
+
+Result<std::unique_ptr<File>> File::open(std::unique_ptr<ByteStore> store) {
+    HETERO_TRY(const std::uint64_t root, check_superblock(*store));
+    HETERO_CHECK(check_object(*store, root, "/"));
+    const Quiet quiet;
+    if (!library().ready) return fail(Errc::internal, "the HDF5 library does not start ({})", library_reason());
+    std::unique_ptr<File> file(new File(std::move(store)));
+    const Id access = access_list(file->channel_.get());
+    if (!access) return fail(Errc::internal, "HDF5 access list ({})", library_reason());
+    file->id_ = H5Fopen("store", H5F_ACC_RDONLY, access.get());
+    if (file->id_ < 0) return file->failure("damaged: HDF5 cannot open it");
+    return file;
+}
+
+Result<std::unique_ptr<File>> File::create(std::unique_ptr<ByteStore> store) {
+    const Quiet quiet;
+    if (!library().ready) return fail(Errc::internal, "the HDF5 library does not start ({})", library_reason());
+    std::unique_ptr<File> file(new File(std::move(store)));
+    file->channel_->writable = true;
+    const Id access = access_list(file->channel_.get());
+    const Id creation = creation_list(H5P_FILE_CREATE);
+    if (!access || !creation) return fail(Errc::internal, "HDF5 property lists ({})", library_reason());
+    file->id_ = H5Fcreate("store", H5F_ACC_TRUNC, creation.get(), access.get());
+    if (file->id_ < 0) return file->failure("HDF5 cannot create the file");
+    return file;
+}
+
+Result<Node> File::root() {
+    const Quiet quiet;
+    const hid_t id = H5Gopen2(id_, "/", H5P_DEFAULT);
+    if (id < 0) return failure("damaged: the root group cannot be opened");
+    return Node(this, id, "/");
+}
+
+Status File::finish() {
+    const Quiet quiet;
+    if (id_ < 0) return fail(Errc::internal, "the HDF5 file is closed already");
+    const bool flushed = H5Fflush(id_, H5F_SCOPE_GLOBAL) >= 0;
+    std::string reason = flushed ? "" : library_reason();
+    const std::optional<Error> error = channel_->error;
+    const bool closed = close();
+    if (flushed && !closed) reason = library_reason();
+    if (error) return tl::unexpected<Error>(*error);
+    if (closed && channel_->error) return tl::unexpected<Error>(*channel_->error);
+    if (!flushed || !closed) return fail(Errc::resource, "HDF5 cannot write the file ({})", reason);
+    return {};
+}
+
+}  // namespace hetero::io::h5

@@ -1,0 +1,102 @@
+// Shared by the hdf5*.cpp files alone.
+#pragma once
+#include <hdf5.h>
+
+#include <array>
+#include <optional>
+
+#include "io/hdf5.h"
+
+namespace hetero::io::h5 {
+
+inline constexpr std::size_t element_count = 7;
+
+struct File::Channel {
+    ByteStore* store = nullptr;  // nullptr: gone, while the library still holds the file
+    bool writable = false;
+    std::optional<Error> error;  // the first read or write that failed
+};
+
+// Silences the library's printing for the calling thread, for the guard's lifetime.
+class Quiet {
+public:
+    Quiet() noexcept {
+        H5Eget_auto2(H5E_DEFAULT, &function_, &data_);
+        H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+    }
+    ~Quiet() { H5Eset_auto2(H5E_DEFAULT, function_, data_); }
+    Quiet(const Quiet&) = delete;
+    Quiet& operator=(const Quiet&) = delete;
+
+private:
+    H5E_auto2_t function_ = nullptr;
+    void* data_ = nullptr;
+};
+
+// An HDF5 identifier, given back on destruction.
+class Id {
+public:
+    explicit Id(hid_t id = -1) noexcept : id_(id) {}
+    ~Id() { reset(); }
+    Id(Id&& other) noexcept : id_(std::exchange(other.id_, -1)) {}
+    Id& operator=(Id&& other) noexcept {
+        if (this != &other) {
+            reset();
+            id_ = std::exchange(other.id_, -1);
+        }
+        return *this;
+    }
+    [[nodiscard]] hid_t get() const noexcept { return id_; }
+    [[nodiscard]] explicit operator bool() const noexcept { return id_ >= 0; }
+    [[nodiscard]] hid_t release() noexcept { return std::exchange(id_, -1); }
+    void reset() noexcept {
+        if (id_ >= 0) H5Idec_ref(id_);
+        id_ = -1;
+    }
+
+private:
+    hid_t id_;
+};
+
+// What an access list carries to the driver.
+struct DriverInfo {
+    File::Channel* channel;
+};
+// The driver that hands the library's reads and writes to a ByteStore; -1 where it cannot be registered.
+[[nodiscard]] hid_t byte_store_driver();
+
+// Types and lists that every call needs, made once and kept: making them takes longer than using them.
+struct Library {
+    bool ready = false;
+    std::array<Id, element_count> types;
+    Id boolean, string, heap_reference;
+    Id group_creation, dataset_creation;
+};
+
+// `ready` is false where the library does not start.
+[[nodiscard]] Library& library();
+[[nodiscard]] std::optional<Element> element_of(hid_t type);
+// Links and attributes of what is made with it stay in the object header, which has a checksum.
+[[nodiscard]] Id creation_list(hid_t kind);
+[[nodiscard]] Id access_list(File::Channel* channel);
+
+// The innermost message on the library's error stack of this thread.
+[[nodiscard]] std::string library_reason();
+
+// Bob Jenkins' lookup3 (hashlittle, initial value 0): the checksum of HDF5's metadata.
+[[nodiscard]] std::uint32_t metadata_checksum(std::span<const std::byte> bytes);
+// Checks the superblock of an HDF5 file: version 2 or 3, checksum, closed by its writer, size. Gives the address of the
+// root group.
+Result<std::uint64_t> check_superblock(ByteStore& store);
+// Checks the object header at `address` for whatever the library would follow blindly; `path` is for messages.
+Status check_object(ByteStore& store, std::uint64_t address, const std::string& path);
+
+// Registers the conversion that hands out where a variable-length string lies, instead of following it.
+// False where the library refuses.
+[[nodiscard]] bool register_heap_reference_conversion();
+// H5T_OPAQUE of this tag and size is the conversion's destination.
+inline constexpr const char* heap_reference_tag = "hetero heap reference";
+inline constexpr std::size_t heap_reference_bytes = 16;  // u32 length, u64 collection address, u32 object index
+Result<std::string> read_heap_string(ByteStore& store, std::span<const std::byte, heap_reference_bytes> reference);
+
+}  // namespace hetero::io::h5

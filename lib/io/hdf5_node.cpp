@@ -1,0 +1,262 @@
+// Groups, datasets and attributes.
+#include <algorithm>
+#include <array>
+
+#include "io/hdf5_internal.h"
+
+namespace hetero::io::h5 {
+namespace {
+
+constexpr std::size_t max_rank = 8;
+
+std::string shape_text(const std::vector<std::uint64_t>& shape) {
+    std::string text = "[";
+    for (std::size_t i = 0; i < shape.size(); ++i) text += fmt::format("{}{}", i == 0 ? "" : ", ", shape[i]);
+    return text + "]";
+}
+
+}  // namespace
+
+Node::Node(Node&& other) noexcept
+    : file_(other.file_),
+      id_(std::exchange(other.id_, -1)),
+      path_(std::move(other.path_)),
+      extent_(std::move(other.extent_)),
+      bytes_(other.bytes_),
+      offset_(other.offset_) {}
+
+Node& Node::operator=(Node&& other) noexcept {
+    if (this != &other) {
+        std::swap(file_, other.file_);
+        std::swap(id_, other.id_);
+        std::swap(path_, other.path_);
+        std::swap(extent_, other.extent_);
+        std::swap(bytes_, other.bytes_);
+        std::swap(offset_, other.offset_);
+    }
+    return *this;
+}
+
+Node::~Node() {
+    if (id_ < 0) return;
+    const Quiet quiet;
+    H5Oclose(id_);
+}
+
+std::string Node::child_path(const std::string& name) const { return path_ == "/" ? path_ + name : path_ + "/" + name; }
+
+bool Node::has(const std::string& name) const noexcept {
+    const Quiet quiet;
+    return H5Lexists(id_, name.c_str(), H5P_DEFAULT) > 0;
+}
+
+Result<std::uint64_t> Node::link_count() const {
+    const Quiet quiet;
+    H5G_info_t info{};
+    if (H5Gget_info(id_, &info) < 0) return file_->failure(path_ + ": damaged group");
+    return info.nlinks;
+}
+
+Status Node::check_child(const std::string& name, const std::string& path) const {
+    if (H5Lexists(id_, name.c_str(), H5P_DEFAULT) <= 0) return fail(Errc::bad_input, "{} is missing", path);
+#if H5_VERSION_GE(1, 12, 0)
+    H5L_info1_t link{};
+    const herr_t found = H5Lget_info1(id_, name.c_str(), &link, H5P_DEFAULT);
+#else
+    H5L_info_t link{};
+    const herr_t found = H5Lget_info(id_, name.c_str(), &link, H5P_DEFAULT);
+#endif
+    if (found < 0) return file_->failure(path + ": damaged link");
+    if (link.type != H5L_TYPE_HARD) return fail(Errc::bad_input, "{}: a soft or external link; none is expected", path);
+    return file_->channel_->writable ? Status{} : check_object(*file_->store_, link.u.address, path);
+}
+
+Result<Node> Node::create_group(const std::string& name) {
+    const Quiet quiet;
+    const std::string path = child_path(name);
+    const hid_t id = H5Gcreate2(id_, name.c_str(), H5P_DEFAULT, library().group_creation.get(), H5P_DEFAULT);
+    if (id < 0) return file_->failure(path + ": cannot create the group");
+    return Node(file_, id, path);
+}
+
+Result<Node> Node::create_dataset(const std::string& name, const Extent& extent) {
+    const Quiet quiet;
+    const std::string path = child_path(name);
+    const std::vector<hsize_t> dims(extent.shape.begin(), extent.shape.end());
+    const Id space(H5Screate_simple(static_cast<int>(dims.size()), dims.data(), nullptr));
+    if (!space) return file_->failure(path + ": cannot describe the dataset");
+    const hid_t id = H5Dcreate2(id_, name.c_str(), library().types[static_cast<std::size_t>(extent.element)].get(),
+                                space.get(), H5P_DEFAULT, library().dataset_creation.get(), H5P_DEFAULT);
+    if (id < 0) return file_->failure(path + ": cannot create the dataset");
+    Node node(file_, id, path);
+    node.extent_ = extent;
+    node.bytes_ = element_bytes(extent.element);
+    for (const std::uint64_t n : extent.shape) node.bytes_ *= n;
+    return node;
+}
+
+Result<Node> Node::open_group(const std::string& name) const {
+    const Quiet quiet;
+    const std::string path = child_path(name);
+    HETERO_CHECK(check_child(name, path));
+    const hid_t id = H5Gopen2(id_, name.c_str(), H5P_DEFAULT);
+    if (id < 0) return file_->failure(path + ": damaged, or not a group");
+    return Node(file_, id, path);
+}
+
+Result<Node> Node::open_dataset(const std::string& name) const {
+    const Quiet quiet;
+    const std::string path = child_path(name);
+    HETERO_CHECK(check_child(name, path));
+    const hid_t id = H5Dopen2(id_, name.c_str(), H5P_DEFAULT);
+    if (id < 0) return file_->failure(path + ": damaged, or not a dataset");
+    Node node(file_, id, path);
+
+    const Id creation(H5Dget_create_plist(id));
+    const Id type(H5Dget_type(id));
+    const Id space(H5Dget_space(id));
+    if (!creation || !type || !space) return file_->failure(path + ": damaged dataset");
+    if (H5Pget_layout(creation.get()) != H5D_CONTIGUOUS || H5Pget_nfilters(creation.get()) != 0 ||
+        H5Pget_external_count(creation.get()) != 0)
+        return fail(Errc::bad_input, "{}: stored in chunks, compressed or in another file; contiguous is expected",
+                    path);
+    const std::optional<Element> element = element_of(type.get());
+    if (!element) return fail(Errc::bad_input, "{}: element type is none that hetero-kv(5) has", path);
+    node.extent_.element = *element;
+
+    const int rank = H5Sget_simple_extent_ndims(space.get());
+    if (rank < 1 || rank > static_cast<int>(max_rank))
+        return fail(Errc::bad_input, "{}: rank {}, 1 to {} are expected", path, rank, max_rank);
+    std::array<hsize_t, max_rank> dims{};
+    if (H5Sget_simple_extent_dims(space.get(), dims.data(), nullptr) != rank)
+        return file_->failure(path + ": damaged dataset");
+    node.extent_.shape.assign(dims.begin(), dims.begin() + rank);
+
+    const std::uint64_t file_bytes = file_->store_->size();
+    node.bytes_ = element_bytes(*element);
+    bool fits = true;
+    for (const std::uint64_t n : node.extent_.shape) {
+        if (n != 0 && node.bytes_ > file_bytes / n) fits = false;
+        if (fits) node.bytes_ *= n;
+    }
+    const haddr_t offset = node.bytes_ == 0 ? 0 : H5Dget_offset(id);
+    if (!fits || offset == HADDR_UNDEF || offset > file_bytes || node.bytes_ > file_bytes - offset)
+        return fail(Errc::bad_input, "{}: {} elements of {} do not lie within the file's {} bytes", path,
+                    shape_text(node.extent_.shape), element_name(*element), file_bytes);
+    node.offset_ = offset;
+    return node;
+}
+
+Status Node::write(std::span<const std::byte> bytes) {
+    const Quiet quiet;
+    if (bytes.size() != bytes_)
+        return fail(Errc::internal, "{}: {} bytes to write, the dataset has {}", path_, bytes.size(), bytes_);
+    if (bytes.empty()) return {};
+    if (H5Dwrite(id_, library().types[static_cast<std::size_t>(extent_.element)].get(), H5S_ALL, H5S_ALL, H5P_DEFAULT,
+                 bytes.data()) < 0 ||
+        file_->channel_->error)
+        return file_->failure(path_ + ": cannot write");
+    return {};
+}
+
+Status Node::read(std::span<std::byte> out) const {
+    if (out.size() != bytes_)
+        return fail(Errc::internal, "{}: {} bytes asked for, the dataset has {}", path_, out.size(), bytes_);
+    if (auto status = file_->store_->read_at(offset_, out); !status) return fail_with(status.error(), path_);
+    return {};
+}
+
+Status Node::set(const std::string& name, const Value& value) {
+    const Quiet quiet;
+    hid_t type = -1;
+    const void* data = nullptr;
+    const char* text = nullptr;
+    std::int8_t truth = 0;
+    if (const auto* string = std::get_if<std::string>(&value)) {
+        if (string->find('\0') != std::string::npos)
+            return fail(Errc::bad_input, "attribute {} of {}: text with a NUL cannot be stored", name, path_);
+        type = library().string.get();
+        text = string->c_str();
+        data = &text;
+    } else if (const auto* integer = std::get_if<std::int64_t>(&value)) {
+        type = H5T_STD_I64LE;
+        data = integer;
+    } else if (const auto* number = std::get_if<double>(&value)) {
+        type = H5T_IEEE_F64LE;
+        data = number;
+    } else {
+        type = library().boolean.get();
+        truth = std::get<bool>(value) ? 1 : 0;
+        data = &truth;
+    }
+    Id attribute;
+    if (H5Aexists(id_, name.c_str()) > 0) {
+        attribute = Id(H5Aopen(id_, name.c_str(), H5P_DEFAULT));
+    } else if (const Id space(H5Screate(H5S_SCALAR)); space) {
+        attribute = Id(H5Acreate2(id_, name.c_str(), type, space.get(), H5P_DEFAULT, H5P_DEFAULT));
+    }
+    if (!attribute || H5Awrite(attribute.get(), type, data) < 0 || file_->channel_->error)
+        return file_->failure(fmt::format("attribute {} of {}: cannot write", name, path_));
+    return {};
+}
+
+Result<std::optional<Value>> Node::read_attribute(const std::string& name, Kind kind) const {
+    const Quiet quiet;
+    const auto damaged = [&] { return file_->failure(fmt::format("attribute {} of {}: damaged", name, path_)); };
+    const auto mistyped = [&](std::string_view expected) {
+        return fail(Errc::bad_input, "attribute {} of {}: not a single {}", name, path_, expected);
+    };
+    const htri_t there = H5Aexists(id_, name.c_str());
+    if (there < 0) return damaged();
+    if (there == 0) return std::optional<Value>{};
+    const Id attribute(H5Aopen(id_, name.c_str(), H5P_DEFAULT));
+    if (!attribute) return damaged();
+    const Id space(H5Aget_space(attribute.get()));
+    const Id type(H5Aget_type(attribute.get()));
+    if (!space || !type) return damaged();
+    const bool single = H5Sget_simple_extent_npoints(space.get()) == 1;
+    const H5T_class_t type_class = H5Tget_class(type.get());
+    const std::size_t type_bytes = H5Tget_size(type.get());
+
+    switch (kind) {
+        case Kind::integer: {
+            std::int64_t value = 0;
+            if (!single || type_class != H5T_INTEGER || type_bytes > sizeof value) return mistyped("integer");
+            if (H5Aread(attribute.get(), H5T_NATIVE_INT64, &value) < 0) return damaged();
+            return Value(value);
+        }
+        case Kind::number: {
+            double value = 0;
+            if (!single || type_class != H5T_FLOAT || H5Tequal(type.get(), H5T_IEEE_F64LE) <= 0)
+                return mistyped("float64");
+            if (H5Aread(attribute.get(), H5T_NATIVE_DOUBLE, &value) < 0) return damaged();
+            return Value(value);
+        }
+        case Kind::boolean: {
+            std::int8_t value = 0;
+            if (!single || type_class != H5T_ENUM || type_bytes != 1) return mistyped("bool (enum FALSE, TRUE)");
+            if (H5Aread(attribute.get(), type.get(), &value) < 0) return damaged();
+            if (value != 0 && value != 1) return mistyped("bool (enum FALSE, TRUE)");
+            return Value(value == 1);
+        }
+        case Kind::string:
+            break;
+    }
+    if (!single || type_class != H5T_STRING) return mistyped("string");
+    std::string text;
+    if (H5Tis_variable_str(type.get()) > 0) {
+        std::array<std::byte, heap_reference_bytes> reference{};
+        if (H5Aread(attribute.get(), library().heap_reference.get(), reference.data()) < 0) return damaged();
+        auto found = read_heap_string(*file_->store_, reference);
+        if (!found) return fail_with(found.error(), fmt::format("attribute {} of {}", name, path_));
+        text = std::move(*found);
+    } else {
+        if (type_bytes > file_->store_->size()) return damaged();
+        text.resize(type_bytes);
+        if (H5Aread(attribute.get(), type.get(), text.data()) < 0) return damaged();
+        text.resize(std::min(text.find('\0'), text.size()));
+    }
+    return Value(std::move(text));
+}
+
+}  // namespace hetero::io::h5

@@ -1,0 +1,119 @@
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+
+#include "base/errno_text.h"
+#include "io/hdf5.h"
+
+namespace hetero::io {
+namespace {
+
+class FileStore final : public ByteStore {
+public:
+    FileStore(int fd, std::uint64_t size) : fd_(fd), size_(size) {}
+    ~FileStore() override { ::close(fd_); }
+    FileStore(const FileStore&) = delete;
+    FileStore& operator=(const FileStore&) = delete;
+
+    [[nodiscard]] std::uint64_t size() const noexcept override { return size_; }
+
+    Status read_at(std::uint64_t offset, std::span<std::byte> out) override {
+        while (!out.empty()) {
+            const ssize_t n = ::pread(fd_, out.data(), out.size(), static_cast<off_t>(offset));
+            if (n < 0 && errno == EINTR) continue;
+            if (n < 0) return fail(Errc::resource, "cannot read: {}", errno_text(errno));
+            if (n == 0) return fail(Errc::bad_input, "ends at byte {}, {} more were expected", offset, out.size());
+            out = out.subspan(static_cast<std::size_t>(n));
+            offset += static_cast<std::uint64_t>(n);
+        }
+        return {};
+    }
+
+    Status write_at(std::uint64_t offset, std::span<const std::byte> bytes) override {
+        while (!bytes.empty()) {
+            const ssize_t n = ::pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+            if (n < 0 && errno == EINTR) continue;
+            if (n < 0) return fail(Errc::resource, "cannot write: {}", errno_text(errno));
+            bytes = bytes.subspan(static_cast<std::size_t>(n));
+            offset += static_cast<std::uint64_t>(n);
+        }
+        size_ = std::max(size_, offset);
+        return {};
+    }
+
+    Status resize(std::uint64_t bytes) override {
+        while (::ftruncate(fd_, static_cast<off_t>(bytes)) != 0) {
+            if (errno != EINTR) return fail(Errc::resource, "cannot set the size: {}", errno_text(errno));
+        }
+        size_ = bytes;
+        return {};
+    }
+
+private:
+    int fd_;
+    std::uint64_t size_;
+};
+
+Result<std::unique_ptr<ByteStore>> open_store(const std::string& path, int flags, Errc code) {
+    int fd = -1;
+    do {
+        fd = ::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK);  // a FIFO must not block here
+    } while (fd < 0 && errno == EINTR);
+    if (fd < 0) return fail(code, "cannot open: {}", errno_text(errno));
+    struct stat info {};
+    if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+        ::close(fd);
+        return fail(Errc::bad_input, "not a regular file");
+    }
+    return std::make_unique<FileStore>(fd, static_cast<std::uint64_t>(info.st_size));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ByteStore>> open_file_store(const std::string& path) {
+    return open_store(path, O_RDONLY, Errc::bad_input);
+}
+
+Result<std::unique_ptr<ByteStore>> open_writable_file_store(const std::string& path) {
+    return open_store(path, O_RDWR, Errc::resource);
+}
+
+Status MemoryStore::read_at(std::uint64_t offset, std::span<std::byte> out) {
+    if (offset > bytes_.size() || out.size() > bytes_.size() - offset)
+        return fail(Errc::bad_input, "ends at byte {}, bytes up to {} were expected", bytes_.size(),
+                    offset + out.size());
+    if (!out.empty()) std::memcpy(out.data(), bytes_.data() + offset, out.size());
+    return {};
+}
+
+Status MemoryStore::write_at(std::uint64_t offset, std::span<const std::byte> bytes) {
+    if (bytes.empty()) return {};
+    if (offset > std::numeric_limits<std::uint64_t>::max() - bytes.size())
+        return fail(Errc::internal, "write at {} overflows", offset);
+    if (offset + bytes.size() > bytes_.size()) HETERO_CHECK(resize(offset + bytes.size()));
+    std::memcpy(bytes_.data() + offset, bytes.data(), bytes.size());
+    return {};
+}
+
+Status MemoryStore::resize(std::uint64_t bytes) {
+    try {
+        bytes_.resize(bytes);
+    } catch (const std::exception&) {
+        return fail(Errc::resource, "not enough memory for an image of {} bytes", bytes);
+    }
+    return {};
+}
+
+void MemoryStore::expect(std::uint64_t bytes) noexcept {
+    try {
+        bytes_.reserve(bytes);
+    } catch (const std::exception&) {  // then it grows as it goes, and the write that has no room says so
+    }
+}
+
+}  // namespace hetero::io

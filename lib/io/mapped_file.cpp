@@ -1,0 +1,63 @@
+#include "io/mapped_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <limits>
+#include <utility>
+
+#include "base/errno_text.h"
+
+namespace hetero::io {
+
+Result<MappedFile> MappedFile::open(const std::string& path) {
+    // O_NONBLOCK: opening a FIFO must not wait for a writer.
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0) {
+        const int error = errno;
+        const bool absent =
+            error == ENOENT || error == ENOTDIR || error == ENAMETOOLONG || error == ELOOP || error == ENXIO;
+        return fail(absent ? Errc::bad_input : Errc::resource, "{}: cannot open: {}", path, errno_text(error));
+    }
+    struct Closer {
+        int fd;
+        ~Closer() { ::close(fd); }
+    } closer{fd};
+
+    struct stat info {};
+    if (::fstat(fd, &info) != 0) return fail(Errc::resource, "{}: cannot read its size: {}", path, errno_text(errno));
+    if (S_ISDIR(info.st_mode)) return fail(Errc::bad_input, "{}: is a directory, a file is needed", path);
+    if (!S_ISREG(info.st_mode)) {
+        return fail(Errc::bad_input, "{}: is not a regular file, so it cannot be mapped into memory", path);
+    }
+    MappedFile file;
+    file.path_ = path;
+    if (info.st_size == 0) return file;
+    const auto size = static_cast<std::uintmax_t>(info.st_size);
+    if (size > std::numeric_limits<std::size_t>::max())
+        return fail(Errc::resource, "{}: too large for this machine", path);
+    void* memory = ::mmap(nullptr, static_cast<std::size_t>(size), PROT_READ, MAP_PRIVATE, fd, 0);
+    if (memory == MAP_FAILED) {
+        return fail(Errc::resource, "{}: cannot map {} bytes: {}", path, size, errno_text(errno));
+    }
+    file.bytes_ = {static_cast<const std::byte*>(memory), static_cast<std::size_t>(size)};
+    return file;
+}
+
+MappedFile::~MappedFile() {
+    if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : bytes_(std::exchange(other.bytes_, {})), path_(std::move(other.path_)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+    std::swap(bytes_, other.bytes_);
+    std::swap(path_, other.path_);
+    return *this;
+}
+
+}  // namespace hetero::io

@@ -1,0 +1,9 @@
+#include "io/tensor_source.h"
+
+namespace hetero::io {
+
+std::string TensorSource::why(std::string_view name) const {
+    return find(name) != nullptr ? std::string() : fmt::format("there is no tensor '{}'", name);
+}
+
+}  // namespace hetero::io

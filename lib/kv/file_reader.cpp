@@ -1,0 +1,414 @@
+#include <algorithm>
+#include <limits>
+#include <new>
+#include <optional>
+#include <set>
+
+#include "kv/canonical.h"
+#include "kv/file_layout.h"
+
+namespace hetero::kv {
+namespace {
+
+namespace h5 = io::h5;
+using namespace layout;
+
+template <class T>
+Result<T> require(const h5::Node& node, const std::string& name) {
+    HETERO_TRY(std::optional<T> value, node.get<T>(name));
+    if (!value) return fail(Errc::bad_input, "attribute {} of {} is missing", name, node.path());
+    return std::move(*value);
+}
+
+Result<std::uint32_t> require_u32(const h5::Node& node, const std::string& name) {
+    HETERO_TRY(const std::int64_t value, require<std::int64_t>(node, name));
+    if (value < 0 || value > std::numeric_limits<std::int32_t>::max())
+        return fail(Errc::bad_input, "attribute {} of {} is {}; 0 to 2147483647 is expected", name, node.path(), value);
+    return static_cast<std::uint32_t>(value);
+}
+
+template <class T>
+Status require_equal(const h5::Node& node, const std::string& name, const T& expected) {
+    HETERO_TRY(const T value, require<T>(node, name));
+    if (value != expected)
+        return fail(Errc::bad_input, "attribute {} of {} is {}; {} is expected", name, node.path(), value, expected);
+    return {};
+}
+Status require_text(const h5::Node& node, const std::string& name, std::string_view expected) {
+    return require_equal(node, name, std::string(expected));
+}
+
+Result<Digest> require_digest(const h5::Node& node, const std::string& name) {
+    HETERO_TRY(const std::string hex, require<std::string>(node, name));
+    Digest digest{};
+    if (!from_hex(hex, digest))
+        return fail(Errc::bad_input, "attribute {} of {} is no SHA-256 of 64 hex digits", name, node.path());
+    return digest;
+}
+
+Result<DType> require_dtype(const h5::Node& node, const std::string& name) {
+    HETERO_TRY(const std::string text, require<std::string>(node, name));
+    const std::optional<DType> dtype = kernels::dtype_from_name(text);
+    if (!dtype) return fail(Errc::bad_input, "attribute {} of {}: dtype \"{}\" is not known", name, node.path(), text);
+    return *dtype;
+}
+
+Result<Identity> read_identity(const h5::Node& root) {
+    Identity identity;
+    HETERO_TRY(identity.model_id, require<std::string>(root, "model_id"));
+    HETERO_TRY(identity.arch, require<std::string>(root, "arch"));
+    HETERO_TRY(identity.n_layers, require_u32(root, "n_layers"));
+    HETERO_TRY(identity.n_heads, require_u32(root, "n_heads"));
+    HETERO_TRY(identity.n_kv_heads, require_u32(root, "n_kv_heads"));
+    HETERO_TRY(identity.head_dim_k, require_u32(root, "head_dim_k"));
+    HETERO_TRY(identity.head_dim_v, require_u32(root, "head_dim_v"));
+    HETERO_TRY(identity.vocab_size, require_u32(root, "vocab_size"));
+    HETERO_TRY(identity.context_length, require_u32(root, "context_length"));
+    HETERO_CHECK(require_text(root, "rope_convention", rope_convention));
+    HETERO_TRY(identity.rope_theta, require<double>(root, "rope_theta"));
+    HETERO_TRY(identity.rope_scaling, require<std::string>(root, "rope_scaling"));
+    HETERO_TRY(identity.rope_applied, require<bool>(root, "rope_applied"));
+    HETERO_TRY(identity.arch_digest, require_digest(root, "arch_digest"));
+    HETERO_TRY(identity.tokenizer_digest, require_digest(root, "tokenizer_digest"));
+    HETERO_TRY(identity.lineage, require_digest(root, "lineage"));
+    HETERO_TRY(identity.weights_digest, require_digest(root, "weights_digest"));
+    HETERO_CHECK(require_text(root, "compat_hash", to_hex(compat_hash(identity))));
+    return identity;
+}
+
+Result<Scheme> read_scheme(const h5::Node& node) {
+    Scheme scheme;
+    HETERO_TRY(scheme.codec, require<std::string>(node, "scheme"));
+    HETERO_TRY(scheme.source_dtype, require_dtype(node, "source_dtype"));
+    const quant::Codec* codec = quant::find_codec(scheme.codec);
+    if (codec == nullptr)
+        return fail(Errc::bad_input, "{}: scheme \"{}\" is not known; there are {}", node.path(), scheme.codec,
+                    quant::codec_names());
+    if (!codec->has_scale()) return scheme;
+    HETERO_TRY(const std::string axis, require<std::string>(node, "axis"));
+    if (axis != "token" && axis != "channel")
+        return fail(Errc::bad_input, "attribute axis of {} is \"{}\"; token or channel is expected", node.path(), axis);
+    scheme.params.axis = axis == "token" ? quant::Axis::token : quant::Axis::channel;
+    HETERO_TRY(scheme.params.group, require_u32(node, "group"));
+    HETERO_TRY(scheme.params.symmetric, require<bool>(node, "symmetric"));
+    HETERO_TRY(scheme.params.scale_dtype, require_dtype(node, "scale_dtype"));
+    return scheme;
+}
+
+std::string hex32(std::int64_t value) { return fmt::format("{:08x}", value); }
+
+class FileSource final : public Source {
+public:
+    FileSource(std::unique_ptr<h5::File> file, std::string name, Verify verify)
+        : file_(std::move(file)), name_(std::move(name)), verify_(verify), budget_(file_->size()) {}
+
+    [[nodiscard]] const Header& header() const noexcept override { return header_; }
+    [[nodiscard]] const std::string& name() const noexcept override { return name_; }
+
+    Status open() {
+        HETERO_TRY(const h5::Node root, file_->root());
+        HETERO_CHECK(check_format(root));
+        HETERO_TRY(header_.identity, read_identity(root));
+        HETERO_TRY(header_.tokens_per_chunk, require_u32(root, "tokens_per_chunk"));
+        if (header_.tokens_per_chunk == 0) return fail(Errc::bad_input, "attribute tokens_per_chunk of / is 0");
+        HETERO_TRY(const std::string provenance, require<std::string>(root, "provenance"));
+        HETERO_TRY(header_.provenance, parse_provenance(provenance));
+        HETERO_CHECK(require_text(root, "layout", array_layout));
+        HETERO_CHECK(check_whole(root));
+        HETERO_TRY(const h5::Node sequences, root.open_group("sequences"));
+        HETERO_CHECK(read_sequences(root, sequences));
+        HETERO_CHECK(read_schemes(sequences));
+        HETERO_CHECK(check_header(header_));
+        if (verify_ == Verify::checksums) HETERO_CHECK(read_integrity(root));
+        return {};
+    }
+
+    Result<Layer> read_layer() override {
+        try {
+            auto layer = read_next();
+            if (!layer) return fail_with(layer.error(), name_);
+            return layer;
+        } catch (const std::bad_alloc&) {
+            return fail(Errc::resource, "{}: not enough memory for a layer", name_);
+        }
+    }
+
+    Status finish() override {
+        const std::size_t expected = header_.sequences.size() * header_.identity.n_layers;
+        if (next_ != expected)
+            return fail(Errc::internal, "{}: finished after {} of {} layers", name_, next_, expected);
+        return {};  // the root was checked against header and tables by open(), the layers against the tables
+    }
+
+private:
+    Status check_format(const h5::Node& root) {
+        HETERO_TRY(const std::optional<std::string> format, root.get<std::string>("format"));
+        if (!format || *format != format_name)
+            return fail(Errc::bad_input,
+                        "an HDF5 file, but not a KV state: attribute format of / is {}; {} is expected",
+                        format ? '"' + *format + '"' : "missing", format_name);
+        HETERO_TRY(const std::int64_t major, require<std::int64_t>(root, "schema_major"));
+        HETERO_TRY(const std::int64_t minor, require<std::int64_t>(root, "schema_minor"));
+        if (major > schema_major)
+            return fail(Errc::bad_input, "hetero-kv {}.{}: this program reads version {}; use a newer hetero", major,
+                        minor, schema_major);
+        if (major != schema_major || minor < 0)
+            return fail(Errc::bad_input, "hetero-kv {}.{}: there is no such version", major, minor);
+        HETERO_TRY(const std::string state, require<std::string>(root, "state"));
+        if (state != state_complete)
+            return fail(Errc::bad_input, "not complete: attribute state of / is \"{}\"; {} is expected", state,
+                        state_complete);
+        return {};
+    }
+
+    // Shards have their place in the format; this reader takes whole states.
+    Status check_whole(const h5::Node& root) const {
+        const Identity& identity = header_.identity;
+        for (const auto& [name, expected] : {std::pair<const char*, std::int64_t>{"tp_size", 1},
+                                             {"tp_rank", 0},
+                                             {"head_first", 0},
+                                             {"head_count", identity.n_kv_heads},
+                                             {"layer_first", 0},
+                                             {"layer_count", identity.n_layers}})
+            HETERO_CHECK(require_equal(root, name, expected));
+        return {};
+    }
+
+    // Several names may stand for one dataset, so the file's size bounds the sum of what is held, not just each.
+    Status charge(const h5::Node& node) {
+        if (node.bytes() > budget_)
+            return fail(Errc::bad_input, "{}: arrays overlap, they have more bytes than the file", node.path());
+        budget_ -= node.bytes();
+        return {};
+    }
+
+    template <class T>
+    Result<std::vector<T>> read_array(const h5::Node& parent, const std::string& name, h5::Element element,
+                                      const std::vector<std::uint64_t>& shape) {
+        HETERO_TRY(const h5::Node node, parent.open_dataset(name));
+        if (node.extent().element != element || node.extent().shape != shape)
+            return fail(Errc::bad_input, "{}: {} of {} expected, found {} of {}", node.path(),
+                        h5::element_name(element), fmt::format("[{}]", fmt::join(shape, ", ")),
+                        h5::element_name(node.extent().element),
+                        fmt::format("[{}]", fmt::join(node.extent().shape, ", ")));
+        HETERO_CHECK(charge(node));
+        std::vector<T> values(node.bytes() / sizeof(T));
+        const auto bytes = std::as_writable_bytes(std::span(values));
+        HETERO_CHECK(node.read(bytes));
+        if (verify_ == Verify::checksums) {
+            HETERO_TRY(const std::int64_t expected, require<std::int64_t>(node, "crc32c"));
+            if (const std::int64_t found = crc32c(bytes); expected != found)
+                return fail(Errc::bad_input, "{} is damaged: CRC-32C expected {}, found {}", node.path(),
+                            hex32(expected), hex32(found));
+        }
+        return values;
+    }
+
+    Status read_sequences(const h5::Node& root, const h5::Node& sequences) {
+        HETERO_TRY(const std::uint32_t n_sequences, require_u32(root, "n_sequences"));
+        HETERO_TRY(const std::uint64_t links, sequences.link_count());
+        if (n_sequences == 0 || links < n_sequences)
+            return fail(Errc::bad_input, "attribute n_sequences of / is {}, {} has {} groups", n_sequences,
+                        sequences.path(), links);
+        std::set<std::string> ids;
+        for (std::uint32_t i = 0; i < n_sequences; ++i) {
+            HETERO_TRY(const h5::Node group, sequences.open_group(sequence_name(i)));
+            Sequence sequence;
+            HETERO_TRY(sequence.id, require<std::string>(group, "id"));
+            if (!ids.insert(sequence.id).second)
+                return fail(Errc::bad_input, "{}: a second sequence has the id \"{}\"", group.path(), sequence.id);
+            HETERO_TRY(const std::uint32_t n_tokens, require_u32(group, "n_tokens"));
+            HETERO_CHECK(require_equal(group, "next_position", std::int64_t{n_tokens}));
+            if (group.has("positions"))
+                return fail(Errc::bad_input,
+                            "{}/positions: positions other than 0, 1, 2 ... cannot be read by this "
+                            "program",
+                            group.path());
+            HETERO_TRY(const std::int64_t pending, require<std::int64_t>(group, "pending_token"));
+            if (pending < -1 || pending > std::numeric_limits<std::int32_t>::max())
+                return fail(Errc::bad_input, "attribute pending_token of {} is {}; -1 or a token id is expected",
+                            group.path(), pending);
+            sequence.pending_token = static_cast<std::int32_t>(pending);
+            HETERO_TRY(sequence.special_parsed, require<bool>(group, "special_parsed"));
+            HETERO_TRY(sequence.tokens, read_array<std::int32_t>(group, "tokens", h5::Element::i32, {n_tokens}));
+            if (group.has("logits")) {
+                HETERO_TRY(sequence.logits,
+                           read_array<float>(group, "logits", h5::Element::f32, {header_.identity.vocab_size}));
+            }
+            header_.sequences.push_back(std::move(sequence));
+        }
+        return {};
+    }
+
+    static Result<h5::Node> open_layers(const h5::Node& sequences, std::size_t sequence) {
+        HETERO_TRY(const h5::Node group, sequences.open_group(sequence_name(sequence)));
+        return group.open_group("layers");
+    }
+
+    // From the first sequence; those of the others are compared as they are read.
+    Status read_schemes(const h5::Node& sequences) {
+        HETERO_TRY(const h5::Node layers, open_layers(sequences, 0));
+        HETERO_TRY(const std::uint64_t links, layers.link_count());
+        if (links < header_.identity.n_layers)
+            return fail(Errc::bad_input, "{}: {} layers, {} are expected", layers.path(), links,
+                        header_.identity.n_layers);
+        for (std::uint32_t i = 0; i < header_.identity.n_layers; ++i) {
+            HETERO_TRY(const h5::Node layer, layers.open_group(layer_name(i)));
+            for (const PartId id : {PartId::k, PartId::v}) {
+                HETERO_TRY(const h5::Node node, layer.open_dataset(column_names[static_cast<std::size_t>(id)]));
+                HETERO_TRY(Scheme scheme, read_scheme(node));
+                (id == PartId::k ? header_.k_schemes : header_.v_schemes).push_back(std::move(scheme));
+            }
+        }
+        return {};
+    }
+
+    Status read_integrity(const h5::Node& root) {
+        HETERO_TRY(const h5::Node group, root.open_group("integrity"));
+        HETERO_CHECK(require_text(group, "algorithm", "crc32c"));
+        HETERO_CHECK(require_text(group, "columns", columns_text));
+        const std::uint32_t n_layers = header_.identity.n_layers;
+        for (std::size_t s = 0; s < header_.sequences.size(); ++s) {
+            const std::uint64_t chunks = chunk_count(header_.sequences[s].tokens.size(), header_.tokens_per_chunk);
+            HETERO_TRY(
+                const std::vector<std::uint32_t> table,
+                read_array<std::uint32_t>(group, sequence_name(s), h5::Element::u32, {n_layers, n_columns, chunks}));
+            auto& layers = tables_.emplace_back(n_layers);
+            for (std::uint32_t layer = 0; layer < n_layers; ++layer) {
+                for (std::size_t c = 0; c < n_columns; ++c) {
+                    const auto column = static_cast<Column>(c);
+                    if (!has_column(layer, column)) continue;
+                    const auto begin = table.begin() + static_cast<std::ptrdiff_t>((layer * n_columns + c) * chunks);
+                    crcs_of(layers[layer], column).assign(begin, begin + static_cast<std::ptrdiff_t>(chunks));
+                }
+            }
+        }
+        HETERO_TRY(const Digest expected, require_digest(group, "root"));
+        if (const Digest found = root_digest(header_, tables_); expected != found)
+            return fail(Errc::bad_input,
+                        "damaged: attributes and checksum tables do not give the root of /integrity: expected {}, "
+                        "found {}",
+                        to_hex(expected), to_hex(found));
+        return {};
+    }
+
+    [[nodiscard]] const Scheme& scheme_of(std::uint32_t layer, Column column) const {
+        return (static_cast<int>(column) % 2 == 0 ? header_.k_schemes : header_.v_schemes)[layer];
+    }
+    [[nodiscard]] bool has_column(std::uint32_t layer, Column column) const {
+        if (column < Column::k_scale) return true;
+        const Scheme& scheme = scheme_of(layer, column);
+        return quant::find_codec(scheme.codec)->has_scale() && (column < Column::k_zero || !scheme.params.symmetric);
+    }
+
+    Result<Layer> read_next() {
+        const std::uint32_t n_layers = header_.identity.n_layers;
+        const std::size_t s = next_ / n_layers;
+        const auto index = static_cast<std::uint32_t>(next_ % n_layers);
+        if (s >= header_.sequences.size()) return fail(Errc::internal, "no layer is left to read");
+        if (index == 0) {
+            HETERO_TRY(const h5::Node root, file_->root());
+            HETERO_TRY(const h5::Node sequences, root.open_group("sequences"));
+            HETERO_TRY(layers_, open_layers(sequences, s));
+        }
+        HETERO_TRY(const h5::Node group, layers_->open_group(layer_name(index)));
+        HETERO_CHECK(require_text(group, "kind", kind_gqa));
+        HETERO_CHECK(require_equal(group, "window", std::int64_t{0}));
+        HETERO_CHECK(require_equal(group, "first_token", std::int64_t{0}));
+
+        Layer layer;
+        for (std::size_t c = 0; c < n_columns; ++c) {
+            const auto column = static_cast<Column>(c);
+            if (has_column(index, column)) HETERO_CHECK(read_tensor(group, s, index, column, layer));
+        }
+        HETERO_CHECK(check_layer(header_, s, index, layer));
+        if (verify_ == Verify::checksums) HETERO_CHECK(check_crcs(s, index, layer, group.path()));
+        ++next_;
+        return layer;
+    }
+
+    Status read_tensor(const h5::Node& group, std::size_t s, std::uint32_t index, Column column, Layer& layer) const {
+        const std::string name = column_names[static_cast<std::size_t>(column)];
+        const auto id = static_cast<PartId>(static_cast<int>(column) % 2);
+        const Scheme& scheme = scheme_of(index, column);
+        HETERO_TRY(const h5::Node node, group.open_dataset(name));
+        if (column < Column::k_scale) {
+            HETERO_TRY(layer.part(id).scheme, read_scheme(node));
+            if (layer.part(id).scheme != scheme)
+                return fail(Errc::bad_input, "{}: scheme {} differs from {} of the first sequence", node.path(),
+                            describe(layer.part(id).scheme), describe(scheme));
+        }
+        // Compared before memory is taken.
+        const std::uint64_t n_tokens = header_.sequences[s].tokens.size();
+        const auto shape = column < Column::k_scale ? values_shape(header_, scheme, n_tokens, id)
+                                                    : scale_shape(header_, scheme, n_tokens, id);
+        const std::optional<DType> dtype = dtype_of(node.extent().element);
+        if (!dtype || node.extent().shape != shape)
+            return fail(Errc::bad_input, "{}: {} of [{}] found, [{}] is expected", node.path(),
+                        h5::element_name(node.extent().element), fmt::join(node.extent().shape, ", "),
+                        fmt::join(shape, ", "));
+        if (column < Column::k_scale) HETERO_CHECK(require_text(node, "dtype", kernels::dtype_info(*dtype).name));
+        Tensor& tensor = tensor_of(layer, column);
+        tensor.dtype = *dtype;
+        tensor.shape = shape;
+        tensor.bytes.resize(node.bytes());
+        return node.read(tensor.bytes);
+    }
+
+    Status check_crcs(std::size_t s, std::uint32_t index, const Layer& layer, const std::string& path) const {
+        const LayerChecksums found = checksum_layer(header_, layer);
+        const LayerChecksums& expected = tables_[s][index];
+        for (std::size_t c = 0; c < n_columns; ++c) {
+            const auto& want = crcs_of(expected, static_cast<Column>(c));
+            const auto& got = crcs_of(found, static_cast<Column>(c));
+            const auto [w, g] = std::mismatch(want.begin(), want.end(), got.begin(), got.end());
+            if (w == want.end() && g == got.end()) continue;
+            const auto chunk = static_cast<std::uint64_t>(w - want.begin());
+            const std::uint64_t n_tokens = header_.sequences[s].tokens.size();
+            const std::uint64_t first = chunk * header_.tokens_per_chunk;
+            return fail(Errc::bad_input,
+                        "{}/{} is damaged: sequence {}, layer {}, chunk {} (tokens {} to {}): CRC-32C expected {}, "
+                        "found {}",
+                        path, column_names[c], header_.sequences[s].id, index, chunk, first,
+                        std::min(first + header_.tokens_per_chunk, n_tokens) - 1, w == want.end() ? "none" : hex32(*w),
+                        g == got.end() ? "none" : hex32(*g));
+        }
+        return {};
+    }
+
+    std::unique_ptr<h5::File> file_;
+    std::optional<h5::Node> layers_;  // of the sequence being read; closed before file_
+    std::string name_;
+    Verify verify_;
+    std::uint64_t budget_;
+    Header header_;
+    std::vector<std::vector<LayerChecksums>> tables_;
+    std::size_t next_ = 0;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Source>> layout::open_store(std::unique_ptr<io::ByteStore> store, std::string name,
+                                                   Verify verify) {
+    try {
+        auto file = h5::File::open(std::move(store));
+        if (!file) return fail_with(file.error(), name);
+        auto source = std::make_unique<FileSource>(std::move(*file), name, verify);
+        if (auto status = source->open(); !status) return fail_with(status.error(), name);
+        return source;
+    } catch (const std::bad_alloc&) {
+        return fail(Errc::resource, "{}: not enough memory", name);
+    }
+}
+
+Result<std::unique_ptr<Source>> open_file(const std::string& path, Verify verify) {
+    auto store = io::open_file_store(path);
+    if (!store) return fail_with(store.error(), path);
+    return layout::open_store(std::move(*store), path, verify);
+}
+
+Result<std::unique_ptr<Source>> open_image(std::vector<std::byte> image, std::string name) {
+    return layout::open_store(std::make_unique<io::MemoryStore>(std::move(image)), std::move(name), Verify::checksums);
+}
+
+}  // namespace hetero::kv

@@ -1,0 +1,254 @@
+#include "kv/state.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <set>
+#include <string_view>
+
+#include "kv/canonical.h"
+
+namespace hetero::kv {
+namespace {
+
+// Bounds that keep every product of sizes below 2^63; far beyond any model there is.
+constexpr std::uint32_t max_layers = 1U << 14;
+constexpr std::uint32_t max_heads = 1U << 16;
+constexpr std::uint32_t max_row_elements = 1U << 24;  // kv heads x head dim
+constexpr std::uint32_t max_vocab = 1U << 28;
+constexpr std::uint32_t max_context = 1U << 30;
+constexpr std::size_t max_sequences = 1U << 20;
+constexpr std::size_t max_name_bytes = 4096;      // arch, model_id, sequence ids
+constexpr std::size_t max_text_bytes = 1U << 16;  // rope_scaling, provenance fields
+
+std::uint64_t ceil_div(std::uint64_t a, std::uint64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
+
+std::uint64_t product(const std::vector<std::uint64_t>& shape) {
+    std::uint64_t n = shape.empty() ? 0 : 1;
+    for (const std::uint64_t extent : shape) n *= extent;
+    return n;
+}
+
+std::uint32_t head_dim(const Header& header, PartId part) {
+    return part == PartId::k ? header.identity.head_dim_k : header.identity.head_dim_v;
+}
+
+std::string shape_text(const std::vector<std::uint64_t>& shape) {
+    std::string text = "[";
+    for (std::size_t i = 0; i < shape.size(); ++i) text += fmt::format("{}{}", i == 0 ? "" : ", ", shape[i]);
+    return text + "]";
+}
+
+Status check_text(std::string_view what, std::string_view text, std::size_t max_bytes) {
+    if (text.size() > max_bytes)
+        return fail(Errc::bad_input, "{} has {} bytes; at most {} are allowed", what, text.size(), max_bytes);
+    if (text.find('\0') != std::string_view::npos)
+        return fail(Errc::bad_input, "{} has a NUL byte, which HDF5 strings cannot hold", what);
+    return {};
+}
+
+Status check_range(std::string_view what, std::uint64_t value, std::uint64_t min, std::uint64_t max) {
+    if (value < min || value > max)
+        return fail(Errc::bad_input, "{} is {}; {} to {} is expected", what, value, min, max);
+    return {};
+}
+
+Status check_identity(const Identity& identity) {
+    HETERO_CHECK(check_text("model_id", identity.model_id, max_name_bytes));
+    HETERO_CHECK(check_text("arch", identity.arch, max_name_bytes));
+    HETERO_CHECK(check_text("rope_scaling", identity.rope_scaling, max_text_bytes));
+    if (identity.arch.empty()) return fail(Errc::bad_input, "arch is empty");
+    HETERO_CHECK(check_range("n_layers", identity.n_layers, 1, max_layers));
+    HETERO_CHECK(check_range("n_heads", identity.n_heads, 1, max_heads));
+    HETERO_CHECK(check_range("n_kv_heads", identity.n_kv_heads, 1, identity.n_heads));
+    if (identity.n_heads % identity.n_kv_heads != 0)
+        return fail(Errc::bad_input, "n_heads {} is not a multiple of n_kv_heads {}", identity.n_heads,
+                    identity.n_kv_heads);
+    HETERO_CHECK(check_range("head_dim_k", identity.head_dim_k, 1, max_row_elements / identity.n_kv_heads));
+    HETERO_CHECK(check_range("head_dim_v", identity.head_dim_v, 1, max_row_elements / identity.n_kv_heads));
+    HETERO_CHECK(check_range("vocab_size", identity.vocab_size, 1, max_vocab));
+    HETERO_CHECK(check_range("context_length", identity.context_length, 1, max_context));
+    if (!std::isfinite(identity.rope_theta) || identity.rope_theta < 0)
+        return fail(Errc::bad_input, "rope_theta is {}; a finite number from 0 is expected", identity.rope_theta);
+    return {};
+}
+
+Status check_sequence(const Identity& identity, const Sequence& sequence) {
+    const std::size_t n = sequence.tokens.size();
+    if (n == 0) return fail(Errc::bad_input, "it has no tokens");
+    if (n > identity.context_length)
+        return fail(Errc::bad_input, "{} tokens are more than the context of {}", n, identity.context_length);
+    const auto known = [&](std::int32_t id) { return id >= 0 && static_cast<std::uint32_t>(id) < identity.vocab_size; };
+    for (std::size_t i = 0; i < n; ++i) {
+        if (!known(sequence.tokens[i]))
+            return fail(Errc::bad_input, "tokens[{}] is {}, outside the vocabulary of {}", i, sequence.tokens[i],
+                        identity.vocab_size);
+    }
+    if (sequence.pending_token != -1 && !known(sequence.pending_token))
+        return fail(Errc::bad_input, "pending_token is {}, outside the vocabulary of {}", sequence.pending_token,
+                    identity.vocab_size);
+    if (!sequence.logits.empty() && sequence.logits.size() != identity.vocab_size)
+        return fail(Errc::bad_input, "{} logits for a vocabulary of {}", sequence.logits.size(), identity.vocab_size);
+    return {};
+}
+
+Status check_scheme(const Header& header, const Scheme& scheme, PartId part) {
+    const quant::Codec* codec = quant::find_codec(scheme.codec);
+    if (codec == nullptr)
+        return fail(Errc::bad_input, "scheme \"{}\" is not known; there are {}", scheme.codec, quant::codec_names());
+    if (auto status = codec->check(scheme.params, head_dim(header, part)); !status)
+        return fail(Errc::bad_input, "{}", status.error().message);
+    if (scheme.source_dtype != DType::f32 && scheme.source_dtype != DType::f16 && scheme.source_dtype != DType::bf16)
+        return fail(Errc::bad_input, "source dtype {}; f32, f16 or bf16 is expected",
+                    kernels::dtype_info(scheme.source_dtype).name);
+    if (!codec->has_scale() && scheme.source_dtype != codec->value_dtype(scheme.params))
+        return fail(Errc::bad_input, "source dtype {} of values stored as {}",
+                    kernels::dtype_info(scheme.source_dtype).name, scheme.codec);
+    if (codec->has_scale() && scheme.params.axis == quant::Axis::channel && scheme.params.group == 0)
+        return fail(Errc::bad_input, "a channel axis needs a group of tokens");
+    if (header.tokens_per_chunk != 0 && codec->has_scale() && scheme.params.axis == quant::Axis::channel &&
+        header.tokens_per_chunk % scheme.params.group != 0)
+        return fail(Errc::bad_input, "tokens_per_chunk {} is not a multiple of the channel group {}",
+                    header.tokens_per_chunk, scheme.params.group);
+    return {};
+}
+
+Status check_tensor(std::string_view name, const Tensor& tensor, DType dtype, const std::vector<std::uint64_t>& shape) {
+    if (tensor.shape != shape)
+        return fail(Errc::bad_input, "{} has shape {}, {} is expected", name, shape_text(tensor.shape),
+                    shape_text(shape));
+    if (shape.empty()) return {};
+    if (tensor.dtype != dtype)
+        return fail(Errc::bad_input, "{} has dtype {}, {} is expected", name, kernels::dtype_info(tensor.dtype).name,
+                    kernels::dtype_info(dtype).name);
+    if (const std::size_t bytes = kernels::dtype_bytes(dtype, product(shape)); tensor.bytes.size() != bytes)
+        return fail(Errc::bad_input, "{} has {} bytes, {} are expected", name, tensor.bytes.size(), bytes);
+    return {};
+}
+
+}  // namespace
+
+std::vector<Mismatch> compare(const Identity& left, const Identity& right) {
+    std::vector<Mismatch> mismatches;
+    const auto add = [&](std::string_view field, const auto& a, const auto& b) {
+        if (a == b) return;
+        if constexpr (std::is_same_v<std::decay_t<decltype(a)>, Digest>)
+            mismatches.push_back({std::string(field), to_hex(a), to_hex(b)});
+        else
+            mismatches.push_back({std::string(field), fmt::format("{}", a), fmt::format("{}", b)});
+    };
+    add("arch", left.arch, right.arch);
+    add("n_layers", left.n_layers, right.n_layers);
+    add("n_heads", left.n_heads, right.n_heads);
+    add("n_kv_heads", left.n_kv_heads, right.n_kv_heads);
+    add("head_dim_k", left.head_dim_k, right.head_dim_k);
+    add("head_dim_v", left.head_dim_v, right.head_dim_v);
+    add("vocab_size", left.vocab_size, right.vocab_size);
+    add("context_length", left.context_length, right.context_length);
+    // By bits, as compat_hash has it: NaN never equals itself otherwise.
+    if (std::bit_cast<std::uint64_t>(left.rope_theta) != std::bit_cast<std::uint64_t>(right.rope_theta))
+        mismatches.push_back({"rope_theta", fmt::format("{}", left.rope_theta), fmt::format("{}", right.rope_theta)});
+    add("rope_scaling", left.rope_scaling, right.rope_scaling);
+    add("rope_applied", left.rope_applied, right.rope_applied);
+    add("arch_digest", left.arch_digest, right.arch_digest);
+    add("tokenizer_digest", left.tokenizer_digest, right.tokenizer_digest);
+    add("lineage", left.lineage, right.lineage);
+    return mismatches;
+}
+
+std::uint64_t Tensor::elements() const noexcept { return product(shape); }
+
+const char* part_name(PartId part) noexcept { return part == PartId::k ? "K" : "V"; }
+
+std::vector<std::uint64_t> values_shape(const Header& header, const Scheme& /*scheme*/, std::uint64_t n_tokens,
+                                        PartId part) {
+    return {n_tokens, header.identity.n_kv_heads, head_dim(header, part)};
+}
+
+std::vector<std::uint64_t> scale_shape(const Header& header, const Scheme& scheme, std::uint64_t n_tokens,
+                                       PartId part) {
+    const quant::Codec* codec = quant::find_codec(scheme.codec);
+    if (codec == nullptr || !codec->has_scale()) return {};
+    const std::uint64_t dim = head_dim(header, part);
+    const std::uint64_t group = scheme.params.group;
+    if (scheme.params.axis == quant::Axis::token)
+        return {n_tokens, header.identity.n_kv_heads, group == 0 ? 1 : ceil_div(dim, group)};
+    return {group == 0 ? 1 : ceil_div(n_tokens, group), header.identity.n_kv_heads, dim};
+}
+
+std::uint64_t Header::payload_bytes() const {
+    std::uint64_t total = 0;
+    for (const Sequence& sequence : sequences) {
+        for (const PartId id : {PartId::k, PartId::v}) {
+            for (const Scheme& scheme : id == PartId::k ? k_schemes : v_schemes) {
+                const quant::Codec* codec = quant::find_codec(scheme.codec);
+                if (codec == nullptr) continue;
+                const std::uint64_t n = sequence.tokens.size();
+                total += kernels::dtype_bytes(codec->value_dtype(scheme.params),
+                                              product(values_shape(*this, scheme, n, id)));
+                const std::uint64_t scale =
+                    kernels::dtype_bytes(scheme.params.scale_dtype, product(scale_shape(*this, scheme, n, id)));
+                total += scheme.params.symmetric ? scale : 2 * scale;
+            }
+        }
+    }
+    return total;
+}
+
+Status check_header(const Header& header) {
+    HETERO_CHECK(check_identity(header.identity));
+    HETERO_CHECK(check_range("number of sequences", header.sequences.size(), 1, max_sequences));
+    std::set<std::string_view> ids;
+    for (const Sequence& sequence : header.sequences) {
+        HETERO_CHECK(check_text("sequence id", sequence.id, max_name_bytes));
+        if (sequence.id.empty()) return fail(Errc::bad_input, "a sequence has an empty id");
+        if (!ids.insert(sequence.id).second)
+            return fail(Errc::bad_input, "two sequences have the id \"{}\"", sequence.id);
+        if (auto status = check_sequence(header.identity, sequence); !status)
+            return fail_with(status.error(), fmt::format("sequence {}", sequence.id));
+    }
+    for (const PartId part : {PartId::k, PartId::v}) {
+        const auto& schemes = part == PartId::k ? header.k_schemes : header.v_schemes;
+        if (schemes.size() != header.identity.n_layers)
+            return fail(Errc::bad_input, "{} schemes of {} for {} layers", schemes.size(), part_name(part),
+                        header.identity.n_layers);
+        for (std::size_t layer = 0; layer < schemes.size(); ++layer) {
+            if (auto status = check_scheme(header, schemes[layer], part); !status)
+                return fail_with(status.error(), fmt::format("layer {}, {}", layer, part_name(part)));
+        }
+    }
+    for (const ProvenanceEntry& entry : header.provenance) {
+        for (const std::string* text : {&entry.tool, &entry.version, &entry.what})
+            HETERO_CHECK(check_text("provenance", *text, max_text_bytes));
+    }
+    return {};
+}
+
+Status check_layer(const Header& header, std::size_t sequence, std::size_t layer, const Layer& value) {
+    if (sequence >= header.sequences.size() || layer >= header.identity.n_layers)
+        return fail(Errc::internal, "no layer {} of sequence {}", layer, sequence);
+    const std::uint64_t n_tokens = header.sequences[sequence].tokens.size();
+    const auto check_part = [&](PartId id) -> Status {
+        const Part& part = value.part(id);
+        const Scheme& scheme = (id == PartId::k ? header.k_schemes : header.v_schemes)[layer];
+        if (part.scheme != scheme)
+            return fail(Errc::bad_input, "scheme {} of the layer differs from {} of the header", describe(part.scheme),
+                        describe(scheme));
+        const quant::Codec* codec = quant::find_codec(scheme.codec);
+        if (codec == nullptr) return fail(Errc::bad_input, "scheme \"{}\" is not known", scheme.codec);
+        const auto scales = scale_shape(header, scheme, n_tokens, id);
+        HETERO_CHECK(check_tensor("values", part.values, codec->value_dtype(scheme.params),
+                                  values_shape(header, scheme, n_tokens, id)));
+        HETERO_CHECK(check_tensor("scale", part.scale, scheme.params.scale_dtype, scales));
+        return check_tensor("zero", part.zero, scheme.params.scale_dtype,
+                            scheme.params.symmetric ? std::vector<std::uint64_t>{} : scales);
+    };
+    for (const PartId id : {PartId::k, PartId::v}) {
+        if (auto status = check_part(id); !status)
+            return fail_with(status.error(), fmt::format("sequence {}, layer {}, {}", header.sequences[sequence].id,
+                                                         layer, part_name(id)));
+    }
+    return {};
+}
+
+}  // namespace hetero::kv

@@ -1,0 +1,27 @@
+// What a model's weights and arithmetic are called. None of them reads the whole file: a few hundred KiB at most.
+#pragma once
+#include <string>
+#include <string_view>
+
+#include "base/hash.h"
+#include "io/tensor_source.h"
+#include "model/model.h"
+
+namespace hetero::model {
+
+// SHA-256 over the table of tensors (name, type, shape, in bytewise order of names) and samples of their data: up to
+// four blocks of 512 bytes of each tensor, from its start to its end, fewer where there are thousands of tensors.
+// Names the weights wherever they lie; the configuration is not part of it.
+[[nodiscard]] Digest lineage_digest(const io::TensorSource& weights);
+
+// SHA-256 over the lineage and the file's own header (the scalar metadata of a GGUF, or config.json's bytes).
+[[nodiscard]] Digest weights_digest(const Digest& lineage, std::string_view header);
+
+// One "key=value" line per value that changes the arithmetic. How the rows of Q and K are ordered is not among them:
+// stored K is half-split either way. Neither are tied embeddings nor the context length.
+[[nodiscard]] std::string arch_text(const Config& config);
+
+// Canonical JSON of how RoPE frequencies are scaled, keys sorted; "none" without scaling.
+[[nodiscard]] std::string rope_scaling_text(const RopeConfig& rope);
+
+}  // namespace hetero::model

@@ -1,0 +1,28 @@
+#include "model/families/family.h"
+
+namespace hetero::model {
+
+const std::vector<const Family*>& families() {
+    static const std::vector<const Family*> table = {
+        &llama_family,
+    };
+    return table;
+}
+
+Status check_heads(const std::string& file, const Config& config) {
+    if (config.n_heads % config.n_kv_heads != 0) {
+        return fail(Errc::bad_input, "{}: {} query heads cannot share {} KV heads evenly", file, config.n_heads,
+                    config.n_kv_heads);
+    }
+    if (config.rope.rotary_dim % 2 != 0 || config.rope.rotary_dim > config.head_dim) {
+        return fail(Errc::bad_input, "{}: RoPE over {} dimensions does not fit heads of {}", file,
+                    config.rope.rotary_dim, config.head_dim);
+    }
+    if (config.rope.scaling == RopeScalingKind::llama3 && config.rope.high_freq_factor <= config.rope.low_freq_factor) {
+        return fail(Errc::bad_input, "{}: RoPE scaling: high_freq_factor {} must be larger than low_freq_factor {}",
+                    file, config.rope.high_freq_factor, config.rope.low_freq_factor);
+    }
+    return {};
+}
+
+}  // namespace hetero::model

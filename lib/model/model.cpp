@@ -1,0 +1,123 @@
+#include "model/model.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <new>
+
+#include "io/gguf.h"
+#include "io/mapped_file.h"
+#include "io/safetensors.h"
+#include "model/digest.h"
+#include "model/families/family.h"
+
+namespace hetero::model {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t max_config_bytes = std::size_t{16} << 20;
+
+std::string known_names(std::string_view Family::*member) {
+    std::string names;
+    for (const Family* family : families()) {
+        if ((family->*member).empty()) continue;
+        if (!names.empty()) names += ", ";
+        names += family->*member;
+    }
+    return names;
+}
+
+Result<const Family*> find_family(const std::string& file, std::string_view key, const std::optional<std::string>& name,
+                                  std::string_view Family::*member) {
+    if (!name) return fail(Errc::bad_input, "{}: {} is missing, so the model family is unknown", file, key);
+    for (const Family* family : families()) {
+        if (!name->empty() && family->*member == *name) return family;
+    }
+    return fail(Errc::bad_input, "{}: {} is \"{}\"; implemented: {}", file, key, name->substr(0, 64),
+                known_names(member));
+}
+
+// The scalar metadata, one line each: what names these weights besides their data.
+std::string header_text(const io::GgufFile& gguf) {
+    struct Visitor {
+        std::string operator()(std::int64_t v) const { return fmt::format("{}", v); }
+        std::string operator()(std::uint64_t v) const { return fmt::format("{}", v); }
+        std::string operator()(double v) const { return fmt::format("{}", v); }
+        std::string operator()(bool v) const { return v ? "true" : "false"; }
+        std::string operator()(std::string_view v) const { return std::string(v); }
+        std::string operator()(const io::GgufArray& v) const {
+            return fmt::format("[{}]", std::visit([](const auto& array) { return array.size(); }, v));
+        }
+    };
+    std::string text;
+    for (const auto& [key, value] : gguf.metadata()) {
+        text += fmt::format("{}={}\n", key, std::visit(Visitor{}, value));
+    }
+    return text;
+}
+
+// A name for people: what the file calls itself, else the last part of its path.
+std::string display_name(const std::string& given, const std::string& path) {
+    std::string name = given.empty() ? fs::path(path).lexically_normal().filename().string() : given;
+    if (name.empty()) name = fs::path(path).lexically_normal().parent_path().filename().string();
+    std::replace_if(
+        name.begin(), name.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; }, ' ');
+    return name.substr(0, 256);
+}
+
+// config is read by then; the weights are open.
+Status complete(Model& model, const Family& family, Container container, std::string_view header) {
+    model.config.name = display_name(model.config.name, model.path);
+    WeightReader reader(*model.weights, model.path);
+    HETERO_TRY(model.program, family.build(model.config, reader, container));
+    model.weight_bytes = reader.bytes_taken();
+    model.arch_digest = sha256(arch_text(model.config));
+    model.lineage = lineage_digest(*model.weights);
+    model.weights_digest = weights_digest(model.lineage, header);
+    return {};
+}
+
+Status load_gguf(Model& model) {
+    HETERO_TRY(model.gguf, io::GgufFile::open(model.path));
+    model.weights = model.gguf;
+    Keys keys = Keys::from_gguf(*model.gguf);
+    HETERO_TRY(const auto architecture, keys.text("general.architecture"));
+    HETERO_TRY(const Family* family,
+               find_family(model.path, "general.architecture", architecture, &Family::gguf_architecture));
+    HETERO_TRY(model.config, family->read_config(keys, Container::gguf));
+    return complete(model, *family, Container::gguf, header_text(*model.gguf));
+}
+
+Status load_folder(Model& model) {
+    const std::string config_path = (fs::path(model.path) / "config.json").string();
+    HETERO_TRY(const io::MappedFile file, io::MappedFile::open(config_path));
+    if (file.bytes().size() > max_config_bytes) {
+        return fail(Errc::bad_input, "{}: has {} bytes, at most {} are read", config_path, file.bytes().size(),
+                    max_config_bytes);
+    }
+    const std::string text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+    HETERO_TRY(Keys keys, Keys::from_json(config_path, text));
+    HETERO_TRY(const auto model_type, keys.text("model_type"));
+    HETERO_TRY(const Family* family, find_family(config_path, "model_type", model_type, &Family::model_type));
+    HETERO_TRY(model.config, family->read_config(keys, Container::folder));
+    HETERO_TRY(model.weights, io::open_safetensors_folder(model.path));
+    return complete(model, *family, Container::folder, text);
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const Model>> Model::load(const std::string& path) {
+    try {
+        auto model = std::make_shared<Model>();
+        model->path = path;
+        std::error_code error;
+        HETERO_CHECK(fs::is_directory(path, error) ? load_folder(*model) : load_gguf(*model));
+        return std::shared_ptr<const Model>(std::move(model));
+    } catch (const std::bad_alloc&) {
+        return fail(Errc::resource, "{}: out of memory while loading", path);
+    }
+}
+
+std::string Model::rope_scaling_text() const { return model::rope_scaling_text(config.rope); }
+
+}  // namespace hetero::model

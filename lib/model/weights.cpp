@@ -1,0 +1,94 @@
+#include "model/weights.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "kernels/api/ops.h"
+
+namespace hetero::model {
+namespace {
+
+using kernels::DType;
+
+bool is_weight_type(DType type) { return type != DType::i8 && type != DType::u8 && type != DType::i32; }
+bool is_vector_type(DType type) { return type == DType::f32 || type == DType::f16 || type == DType::bf16; }
+
+}  // namespace
+
+bool WeightReader::has(std::string_view name) const {
+    const auto& names = source_.names();
+    return std::binary_search(names.begin(), names.end(), name);
+}
+
+Result<std::uint32_t> WeightReader::rows_of(const std::string& name, std::uint32_t limit) const {
+    const io::TensorView* view = source_.find(name);
+    if (view == nullptr) return fail(Errc::bad_input, "{}", source_.why(name));
+    if (view->shape.size() != 2 || view->shape[0] == 0 || view->shape[0] > limit) {
+        return fail(Errc::bad_input, "{}: tensor {} has shape [{}], expected a matrix of 1 to {} rows", view->file,
+                    name, fmt::join(view->shape, ", "), limit);
+    }
+    return static_cast<std::uint32_t>(view->shape[0]);
+}
+
+Result<const io::TensorView*> WeightReader::take(const std::string& name, const std::vector<std::uint64_t>& shape) {
+    const io::TensorView* view = source_.find(name);
+    if (view == nullptr) return fail(Errc::bad_input, "{}", source_.why(name));
+    if (view->shape != shape) {
+        return fail(Errc::bad_input, "{}: tensor {} has shape [{}], the configuration asks for [{}]", view->file, name,
+                    fmt::join(view->shape, ", "), fmt::join(shape, ", "));
+    }
+    const kernels::DTypeInfo& info = kernels::dtype_info(view->dtype);
+    if (shape.back() % info.block_elems != 0) {
+        return fail(Errc::bad_input, "{}: tensor {}: rows of {} elements are not whole {} blocks of {}", view->file,
+                    name, shape.back(), info.name, info.block_elems);
+    }
+    if (taken_.emplace(name).second) bytes_ += view->bytes.size();
+    return view;
+}
+
+Result<Matrix> WeightReader::matrix(const std::string& name, std::uint64_t rows, std::uint64_t cols) {
+    HETERO_TRY(const io::TensorView* view, take(name, {rows, cols}));
+    if (!is_weight_type(view->dtype)) {
+        return fail(Errc::bad_input, "{}: tensor {} is of type {}, which no matrix can have", view->file, name,
+                    kernels::dtype_info(view->dtype).name);
+    }
+    const std::size_t row_bytes = kernels::dtype_bytes(view->dtype, cols);
+    if (view->bytes.size() / rows != row_bytes || view->bytes.size() % rows != 0) {
+        return fail(Errc::bad_input, "{}: tensor {} has {} bytes, expected {} rows of {}", view->file, name,
+                    view->bytes.size(), rows, row_bytes);
+    }
+    return Matrix{name, view->dtype, view->bytes.data(), rows, cols, row_bytes};
+}
+
+Result<Vector> WeightReader::vector(const std::string& name, std::uint64_t size) {
+    HETERO_TRY(const io::TensorView* view, take(name, {size}));
+    if (!is_vector_type(view->dtype)) {
+        return fail(Errc::bad_input, "{}: tensor {} is of type {}, expected f32, f16 or bf16", view->file, name,
+                    kernels::dtype_info(view->dtype).name);
+    }
+    if (view->bytes.size() != kernels::dtype_bytes(view->dtype, size)) {
+        return fail(Errc::bad_input, "{}: tensor {} has {} bytes, expected {} elements of {}", view->file, name,
+                    view->bytes.size(), size, kernels::dtype_info(view->dtype).name);
+    }
+    Vector vector{name, std::vector<float>(size)};
+    kernels::ops().dequantize(view->dtype, view->bytes.data(), vector.values.data(), size);
+    return vector;
+}
+
+Status WeightReader::refuse_unused(const std::vector<std::string_view>& harmless) const {
+    for (const std::string& name : source_.names()) {
+        if (taken_.contains(name)) continue;
+        const bool known = std::any_of(harmless.begin(), harmless.end(),
+                                       [&name](std::string_view ending) { return name.ends_with(ending); });
+        if (!known) {
+            return fail(Errc::bad_input,
+                        "{}: tensor {} has no place in this family as it is implemented; computing without it could "
+                        "give another model's answers",
+                        path_, name);
+        }
+    }
+    return {};
+}
+
+}  // namespace hetero::model

@@ -1,0 +1,41 @@
+// Takes a model's tensors by name, with the shape that the configuration asks for.
+#pragma once
+#include <cstdint>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "io/tensor_source.h"
+#include "model/program.h"
+
+namespace hetero::model {
+
+class WeightReader {
+public:
+    WeightReader(const io::TensorSource& source, std::string path) : source_(source), path_(std::move(path)) {}
+
+    [[nodiscard]] const std::string& path() const noexcept { return path_; }
+    [[nodiscard]] bool has(std::string_view name) const;  // whatever its type
+    // Rows of a matrix whose number only the file tells; at most `limit`.
+    Result<std::uint32_t> rows_of(const std::string& name, std::uint32_t limit) const;
+    // Missing, of another shape, or of a type that is no weight type: bad_input naming file, tensor, expected and
+    // found.
+    Result<Matrix> matrix(const std::string& name, std::uint64_t rows, std::uint64_t cols);
+    Result<Vector> vector(const std::string& name, std::uint64_t size);
+
+    // Refuses tensors that were not taken: they belong to arithmetic that is not implemented (a bias, say).
+    // Names that end with one of `harmless` are let pass.
+    [[nodiscard]] Status refuse_unused(const std::vector<std::string_view>& harmless) const;
+    [[nodiscard]] std::uint64_t bytes_taken() const noexcept { return bytes_; }
+
+private:
+    Result<const io::TensorView*> take(const std::string& name, const std::vector<std::uint64_t>& shape);
+    const io::TensorSource& source_;
+    std::string path_;
+    std::set<std::string, std::less<>> taken_;
+    std::uint64_t bytes_ = 0;
+};
+
+}  // namespace hetero::model

@@ -1,0 +1,150 @@
+#include "transport/chunk_plan.h"
+
+#include <algorithm>
+#include <new>
+#include <stdexcept>
+
+namespace hetero::transport {
+namespace {
+
+const kv::Scheme& scheme_of(const kv::Header& header, std::size_t layer, kv::PartId part) {
+    return part == kv::PartId::k ? header.k_schemes[layer] : header.v_schemes[layer];
+}
+
+quant::EncodedBytes bytes_of(const kv::Header& header, std::size_t layer, kv::PartId part, std::uint64_t tokens) {
+    const kv::Scheme& scheme = scheme_of(header, layer, part);
+    const quant::Codec* codec = quant::find_codec(scheme.codec);  // known: check_header
+    const std::uint32_t dim = part == kv::PartId::k ? header.identity.head_dim_k : header.identity.head_dim_v;
+    return codec->bytes(scheme.params, {tokens, header.identity.n_kv_heads, dim});
+}
+
+std::uint64_t pick(const quant::EncodedBytes& bytes, Array array) {
+    return array == Array::values ? bytes.values : array == Array::scale ? bytes.scale : bytes.zero;
+}
+
+}  // namespace
+
+kv::Tensor& array_of(kv::Part& part, Array array) noexcept {
+    return array == Array::values ? part.values : array == Array::scale ? part.scale : part.zero;
+}
+const kv::Tensor& array_of(const kv::Part& part, Array array) noexcept {
+    return array == Array::values ? part.values : array == Array::scale ? part.scale : part.zero;
+}
+std::vector<std::uint32_t>& array_of(kv::PartChecksums& part, Array array) noexcept {
+    return array == Array::values ? part.values : array == Array::scale ? part.scale : part.zero;
+}
+
+FrameHeader ChunkPlace::frame() const noexcept {
+    FrameHeader header;
+    header.kind = FrameKind::chunk;
+    header.sequence = sequence;
+    header.layer = layer;
+    header.part = part;
+    header.array = array;
+    header.chunk = chunk;
+    header.slot = slot;
+    header.length = length;
+    return header;
+}
+
+bool ChunkPlace::matches(const FrameHeader& header) const noexcept {
+    return header.kind == FrameKind::chunk && header.sequence == sequence && header.layer == layer &&
+           header.part == part && header.array == array && header.chunk == chunk && header.slot == slot &&
+           header.length == length;
+}
+
+ChunkWalk::ChunkWalk(const kv::Header& header) : header_(&header) { settle(); }
+
+std::uint64_t ChunkWalk::chunks() const noexcept {
+    const std::uint64_t tokens = header_->sequences[place_.sequence].tokens.size();
+    return (tokens + header_->tokens_per_chunk - 1) / header_->tokens_per_chunk;
+}
+
+void ChunkWalk::settle() {
+    const std::uint32_t n_layers = header_->identity.n_layers;
+    for (;;) {
+        if (place_.sequence >= header_->sequences.size() || n_layers == 0) {
+            done_ = true;
+            return;
+        }
+        if (place_.chunk < chunks()) {
+            const std::uint64_t tokens = header_->sequences[place_.sequence].tokens.size();
+            const std::uint64_t first = std::uint64_t{place_.chunk} * header_->tokens_per_chunk;
+            const std::uint64_t end = std::min<std::uint64_t>(tokens, first + header_->tokens_per_chunk);
+            // Chunks start at multiples of the channel groups, so that the bytes before one are those of its tokens.
+            place_.offset = pick(bytes_of(*header_, place_.layer, place_.part, first), place_.array);
+            place_.length = pick(bytes_of(*header_, place_.layer, place_.part, end), place_.array) - place_.offset;
+            place_.layer_index = std::uint64_t{place_.sequence} * n_layers + place_.layer;
+            place_.slot = static_cast<std::uint32_t>(next_slot_ % wire_slots);
+            if (place_.length > 0) return;
+            if (place_.array != Array::zero) {
+                place_.array = static_cast<Array>(static_cast<int>(place_.array) + 1);
+            } else {
+                place_.array = Array::values;
+                ++place_.chunk;
+            }
+            continue;
+        }
+        place_.chunk = 0;
+        place_.array = Array::values;
+        if (place_.part == kv::PartId::k) {
+            place_.part = kv::PartId::v;
+        } else {
+            place_.part = kv::PartId::k;
+            if (++place_.layer == n_layers) {
+                place_.layer = 0;
+                ++place_.sequence;
+            }
+        }
+    }
+}
+
+void ChunkWalk::advance() {
+    ++next_slot_;
+    if (place_.array != Array::zero) {
+        place_.array = static_cast<Array>(static_cast<int>(place_.array) + 1);
+    } else {
+        place_.array = Array::values;
+        ++place_.chunk;
+    }
+    settle();
+}
+
+std::uint64_t total_layers(const kv::Header& header) noexcept {
+    return std::uint64_t{header.sequences.size()} * header.identity.n_layers;
+}
+
+std::uint64_t layer_bytes(const kv::Header& header, std::size_t sequence, std::size_t layer) {
+    const std::uint64_t tokens = header.sequences[sequence].tokens.size();
+    return bytes_of(header, layer, kv::PartId::k, tokens).total() +
+           bytes_of(header, layer, kv::PartId::v, tokens).total();
+}
+
+Result<std::shared_ptr<kv::Layer>> allocate_layer(const kv::Header& header, std::size_t sequence, std::size_t layer) {
+    const std::uint64_t tokens = header.sequences[sequence].tokens.size();
+    try {
+        auto out = std::make_shared<kv::Layer>();
+        for (const kv::PartId id : {kv::PartId::k, kv::PartId::v}) {
+            const kv::Scheme& scheme = scheme_of(header, layer, id);
+            const quant::EncodedBytes bytes = bytes_of(header, layer, id, tokens);
+            kv::Part& part = out->part(id);
+            part.scheme = scheme;
+            part.values.dtype = quant::find_codec(scheme.codec)->value_dtype(scheme.params);
+            part.values.shape = kv::values_shape(header, scheme, tokens, id);
+            part.values.bytes.resize(bytes.values);
+            for (auto [tensor, size] : {std::pair{&part.scale, bytes.scale}, {&part.zero, bytes.zero}}) {
+                if (size == 0) continue;
+                tensor->dtype = scheme.params.scale_dtype;
+                tensor->shape = kv::scale_shape(header, scheme, tokens, id);
+                tensor->bytes.resize(size);
+            }
+        }
+        HETERO_CHECK(kv::check_layer(header, sequence, layer, *out));
+        return out;
+    } catch (const std::bad_alloc&) {
+    } catch (const std::length_error&) {
+    }
+    return fail(Errc::resource, "no memory for layer {} ({} bytes)", layer, layer_bytes(header, sequence, layer));
+}
+
+}  // namespace hetero::transport

@@ -1,0 +1,83 @@
+#include "transport/endpoint.h"
+
+#include <array>
+#include <charconv>
+
+#include "transport/registry.h"
+
+namespace hetero::transport {
+namespace {
+
+// In order of parsing (every text is a file name), and of preparing: mpi last, so that MPI is not started in vain.
+const std::array<const EndpointType*, 3>& by_parsing() {
+    static const std::array<const EndpointType*, 3> types = {&mpi_endpoint, &pipe_endpoint, &file_endpoint};
+    return types;
+}
+const std::array<const EndpointType*, 3>& by_cost() {
+    static const std::array<const EndpointType*, 3> types = {&file_endpoint, &pipe_endpoint, &mpi_endpoint};
+    return types;
+}
+
+const EndpointType& type_of(EndpointKind kind) {
+    for (const EndpointType* type : by_cost())
+        if (type->kind == kind) return *type;
+    return file_endpoint;
+}
+
+std::vector<Endpoint> of_kind(const std::vector<Endpoint>& endpoints, EndpointKind kind) {
+    std::vector<Endpoint> out;
+    for (const Endpoint& endpoint : endpoints)
+        if (endpoint.kind == kind) out.push_back(endpoint);
+    return out;
+}
+
+}  // namespace
+
+Result<Endpoint> parse_endpoint(std::string_view text) {
+    if (text.empty()) return fail(Errc::usage, "an endpoint is a file name, \"-\", or mpi:RANK, not an empty text");
+    for (const EndpointType* type : by_parsing())
+        if (auto parsed = type->parse(text)) return *parsed;
+    return fail(Errc::internal, "no endpoint type takes {}", text);
+}
+
+std::string to_string(const Endpoint& endpoint) { return type_of(endpoint.kind).text(endpoint); }
+
+std::optional<Result<Endpoint>> parse_mpi_endpoint(std::string_view text) {
+    constexpr std::string_view scheme = "mpi:";
+    if (!text.starts_with(scheme)) return std::nullopt;
+    const std::string_view digits = text.substr(scheme.size());
+    Endpoint endpoint;
+    endpoint.kind = EndpointKind::mpi;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), endpoint.rank);
+    if (error != std::errc{} || end != digits.data() + digits.size() || endpoint.rank < 0)
+        return fail(Errc::usage, "{}: mpi: takes a rank, as in mpi:1; a file of this name is ./{}", text, text);
+    return endpoint;
+}
+
+std::string mpi_endpoint_text(const Endpoint& endpoint) { return fmt::format("mpi:{}", endpoint.rank); }
+
+Status prepare(const std::vector<Endpoint>& inputs, const std::vector<Endpoint>& outputs,
+               const TransportOptions& options) {
+    if (!(options.timeout_s > 0))
+        return fail(Errc::usage, "a timeout of {} s; it has to be more than 0", options.timeout_s);
+    for (const EndpointType* type : by_cost()) {
+        const auto in = of_kind(inputs, type->kind), out = of_kind(outputs, type->kind);
+        if (!in.empty() || !out.empty()) HETERO_CHECK(type->prepare(in, out, options));
+    }
+    return {};
+}
+
+Result<std::unique_ptr<kv::Source>> open_source(const Endpoint& endpoint, const TransportOptions& options) {
+    return type_of(endpoint.kind).open_source(endpoint, options);
+}
+
+Result<std::unique_ptr<kv::Sink>> open_sink(const Endpoint& endpoint, const TransportOptions& options) {
+    return type_of(endpoint.kind).open_sink(endpoint, options);
+}
+
+void leave(const Error* error) noexcept {
+    for (const EndpointType* type : by_cost())
+        if (type->leave != nullptr) type->leave(error);
+}
+
+}  // namespace hetero::transport

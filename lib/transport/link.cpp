@@ -1,0 +1,291 @@
+#include "transport/link.h"
+
+#include "base/log.h"
+
+namespace hetero::transport {
+namespace {
+
+constexpr int max_damaged = 3;              // resends of one frame
+constexpr int max_undecodable = 16;         // damaged headers in a row
+constexpr std::uint32_t max_early = 65536;  // frames ahead of the one that is missing
+constexpr double first_ask_s = 0.05, longest_ask_s = 2;
+
+double seconds(TimePoint from, TimePoint to) { return std::chrono::duration<double>(to - from).count(); }
+
+}  // namespace
+
+Payload own_payload(std::vector<std::byte> bytes) {
+    auto owned = std::make_shared<const std::vector<std::byte>>(std::move(bytes));
+    const std::span<const std::byte> view(*owned);
+    return {std::move(owned), view};
+}
+
+Link::Link(std::unique_ptr<Channel> channel, LinkOptions options, TimePoint now)
+    : channel_(std::move(channel)),
+      options_(std::move(options)),
+      session_(options_.session),
+      now_(now),
+      last_heard_(now),
+      last_heartbeat_(now),
+      last_acked_(now) {}
+
+void Link::transmit(const FrameHeader& header, const Payload& payload) {
+    FrameHeader stamped = header;
+    stamped.session = session_;
+    stamped.ack = expected_;
+    ++counters_.frames_sent;
+    if (const Status sent = channel_->send(encode_frame(stamped), payload); !sent && !error_)
+        lost(sent.error().message);
+}
+
+void Link::transmit_control(FrameKind kind, std::uint32_t seq, std::vector<std::byte> payload) {
+    FrameHeader header;
+    header.kind = kind;
+    header.seq = seq;
+    header.length = payload.size();
+    header.payload_crc = crc32c(payload);
+    transmit(header, own_payload(std::move(payload)));
+}
+
+void Link::post(FrameKind kind, std::vector<std::byte> payload) {
+    FrameHeader header;
+    header.kind = kind;
+    header.payload_crc = crc32c(payload);
+    post_chunk(header, own_payload(std::move(payload)));
+}
+
+void Link::post_chunk(FrameHeader header, Payload payload) {
+    if (error_) return;
+    if (next_seq_ == ~0U) return give_up({Errc::peer, "frame numbers are used up"});
+    header.seq = next_seq_++;
+    header.length = payload.bytes.size();
+    if (unacknowledged_.empty()) last_acked_ = now_;
+    unacknowledged_bytes_ += payload.bytes.size();
+    unacknowledged_.push_back({header, payload});
+    transmit(header, payload);
+}
+
+void Link::expect(std::uint32_t slot, std::span<std::byte> place, std::shared_ptr<void> owner) {
+    if (error_) return;
+    if (const Status posted = channel_->expect(slot, place, std::move(owner)); !posted) lost(posted.error().message);
+}
+
+std::optional<Frame> Link::next() {
+    if (ready_.empty()) return std::nullopt;
+    Frame frame = std::move(ready_.front());
+    ready_.pop_front();
+    return frame;
+}
+
+bool Link::step(TimePoint now) {
+    now_ = now;
+    bool moved = false;
+    for (;;) {
+        auto arrival = channel_->receive();
+        if (!arrival) {
+            if (!error_) lost(arrival.error().message);
+            break;
+        }
+        if (!*arrival) break;
+        moved = true;
+        handle(**arrival, now);
+    }
+    if (!error_) watch(now);
+    return moved;
+}
+
+void Link::handle(const Arrival& arrival, TimePoint now) {
+    const auto decoded = decode_frame(arrival.head);
+    if (!decoded) {
+        ++counters_.damaged;
+        if (error_) return;
+        if (!may_be_damaged(arrival.head) || ++undecodable_in_a_row_ > max_undecodable)
+            violated(decoded.error().message);
+        return;
+    }
+    const FrameHeader& header = *decoded;
+    undecodable_in_a_row_ = 0;
+    if (!belongs(header)) {
+        ++counters_.stale;
+        if (arrival.placed && place_again_) place_again_(header);
+        return;
+    }
+    ++counters_.frames_received;
+    last_heard_ = now;
+    if (header.kind == FrameKind::abort) {
+        const auto payload = arrival.payload();
+        if (payload.size() != header.length || crc32c(payload) != header.payload_crc) return;
+        const auto reason = decode_reason(payload);
+        peer_left_ = true;
+        end_with(
+            {Errc::peer, fmt::format("{} gave up: {}", options_.peer, reason ? reason->message : "no reason given")});
+        return;
+    }
+    if (error_) {
+        // Still of interest while leaving: whether the peer has left too.
+        if (header.kind == FrameKind::bye) peer_left_ = true;
+        return;
+    }
+    acknowledge(header.ack, now);
+    if (error_) return;
+    switch (header.kind) {
+        case FrameKind::ack:
+            break;
+        case FrameKind::nack:
+            handle_nack(header, arrival);
+            break;
+        case FrameKind::heartbeat:
+            if (header.seq - expected_ < max_early) peer_next_ = std::max(peer_next_, header.seq);
+            break;
+        default:
+            handle_sequenced(header, arrival);
+            break;
+    }
+}
+
+// Frames of an earlier conversation are dropped.
+bool Link::belongs(const FrameHeader& header) {
+    if (header.epoch != 1) return false;
+    if (header.session == session_) return true;
+    if (options_.role == WireRole::sender) return header.session == 0;
+    if (session_ != 0) return false;
+    if (header.kind == FrameKind::hello) session_ = header.session;
+    return true;
+}
+
+void Link::acknowledge(std::uint32_t ack, TimePoint now) {
+    if (ack > next_seq_) return violated(fmt::format("acknowledged frame {} of {}", ack, next_seq_));
+    while (!unacknowledged_.empty() && unacknowledged_.front().header.seq < ack) {
+        unacknowledged_bytes_ -= unacknowledged_.front().payload.bytes.size();
+        unacknowledged_.pop_front();
+        last_acked_ = now;
+    }
+}
+
+void Link::handle_nack(const FrameHeader& header, const Arrival& arrival) {
+    const auto payload = arrival.payload();
+    const auto reason = decode_nack(payload);
+    if (!reason || crc32c(payload) != header.payload_crc) return;  // the peer asks again
+    for (Sent& sent : unacknowledged_) {
+        if (sent.header.seq != header.seq) continue;
+        if (*reason == NackReason::damaged && ++sent.damaged > max_damaged) {
+            return give_up(
+                {Errc::peer, fmt::format("{} {} arrived damaged at {} {} times", frame_kind_name(sent.header.kind),
+                                         sent.header.seq, options_.peer, sent.damaged)});
+        }
+        ++counters_.resent;
+        log::debug("{}: frame {} sent again", options_.peer, header.seq);
+        return transmit(sent.header, sent.payload);
+    }
+}
+
+void Link::handle_sequenced(const FrameHeader& header, const Arrival& arrival) {
+    owes_ack_ = true;
+    if (header.seq < expected_ || early_.contains(header.seq)) {
+        ++counters_.duplicates;
+        return;
+    }
+    if (header.seq - expected_ >= max_early)
+        return violated(fmt::format("frame {} where {} was next", header.seq, expected_));
+    const bool chunk = header.kind == FrameKind::chunk;
+    const auto payload = arrival.payload();
+    if (chunk && !arrival.placed)
+        return violated(
+            fmt::format("chunk {} of layer {} came without having been granted", header.chunk, header.layer));
+    if (payload.size() != header.length || crc32c(payload) != header.payload_crc) {
+        ++counters_.damaged;
+        if (chunk && place_again_) place_again_(header);
+        return transmit_control(FrameKind::nack, header.seq, encode_nack(NackReason::damaged));
+    }
+    Frame frame{header, {}};
+    if (!chunk) frame.payload.assign(payload.begin(), payload.end());
+    early_.emplace(header.seq, std::move(frame));
+    for (auto it = early_.find(expected_); it != early_.end(); it = early_.find(expected_)) {
+        if (it->second.header.kind == FrameKind::bye) {
+            peer_left_ = true;
+        } else {
+            ready_.push_back(std::move(it->second));
+        }
+        early_.erase(it);
+        ++expected_;
+        gap_since_.reset();
+    }
+}
+
+void Link::ask_for_missing(TimePoint now) {
+    if (early_.empty() && peer_next_ <= expected_) {
+        gap_since_.reset();
+        return;
+    }
+    if (!gap_since_) {
+        gap_since_ = asked_at_ = now;
+        ask_again_s_ = first_ask_s;
+    }
+    if (seconds(*gap_since_, now) > options_.silence_s)
+        return lost(fmt::format("stalled: frame {} has not come for {:.3g} s", expected_, options_.silence_s));
+    if (seconds(*asked_at_, now) < ask_again_s_) return;
+    asked_at_ = now;
+    ask_again_s_ = std::min(2 * ask_again_s_, longest_ask_s);
+    transmit_control(FrameKind::nack, expected_, encode_nack(NackReason::missing));
+}
+
+void Link::watch(TimePoint now) {
+    ask_for_missing(now);
+    if (error_) return;
+    if (owes_ack_) {
+        owes_ack_ = false;
+        transmit_control(FrameKind::ack, 0);
+    }
+    if (seconds(last_heartbeat_, now) >= options_.heartbeat_s) {
+        last_heartbeat_ = now;
+        transmit_control(FrameKind::heartbeat, next_seq_);
+    }
+    if (error_) return;
+    if (seconds(last_heard_, now) > options_.silence_s)
+        return lost(fmt::format("no sign of life for {:.3g} s", options_.silence_s));
+    if (!unacknowledged_.empty() && seconds(last_acked_, now) > options_.silence_s)
+        lost(fmt::format("stalled: frame {} has not been acknowledged for {:.3g} s", unacknowledged_.front().header.seq,
+                         options_.silence_s));
+}
+
+void Link::lost(std::string message) { give_up({Errc::peer, fmt::format("{}: {}", options_.peer, message)}); }
+
+void Link::violated(std::string_view what) {
+    give_up(
+        {Errc::peer, fmt::format("{} sent something that is not hkv-mpi {}: {}", options_.peer, wire_version, what)});
+}
+
+void Link::give_up(const Error& reason) {
+    if (error_) return;
+    error_ = reason;
+    channel_->cancel();
+    unacknowledged_.clear();
+    unacknowledged_bytes_ = 0;
+    ready_.clear();
+    early_.clear();
+    if (!peer_left_) transmit_control(FrameKind::abort, 0, encode(reason));
+}
+
+void Link::end_with(Error error) {
+    if (error_) return;
+    error_ = std::move(error);
+    channel_->cancel();
+    unacknowledged_.clear();
+    unacknowledged_bytes_ = 0;
+    ready_.clear();
+    early_.clear();
+}
+
+void Link::say_bye() {
+    if (said_bye_) return;
+    said_bye_ = true;
+    if (error_) {
+        transmit_control(FrameKind::bye, next_seq_);
+    } else {
+        post(FrameKind::bye, {});
+    }
+}
+
+bool Link::drained() { return (error_ || unacknowledged_.empty()) && channel_->sent_all(); }
+
+}  // namespace hetero::transport

@@ -1,0 +1,226 @@
+#include "transport/messages.h"
+
+#include "transport/wire_bytes.h"
+
+namespace hetero::transport {
+namespace {
+
+constexpr std::size_t max_reason_bytes = 4096;
+
+tl::unexpected<Error> malformed(const char* what) { return fail(Errc::peer, "{} is malformed", what); }
+
+bool known_code(std::uint8_t code) { return (code >= 1 && code <= 5) || code == 70; }
+
+std::string one_line(std::string_view text) {
+    std::string out(text.substr(0, max_reason_bytes));
+    for (char& c : out)
+        if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
+    return out;
+}
+
+void put_scheme(ByteWriter& out, const kv::Scheme& scheme) {
+    out.text(scheme.codec);
+    out.number(static_cast<std::uint8_t>(scheme.params.axis));
+    out.number(static_cast<std::uint8_t>(scheme.params.symmetric));
+    out.number(scheme.params.group);
+    out.text(kernels::dtype_info(scheme.params.scale_dtype).name);
+    out.text(kernels::dtype_info(scheme.source_dtype).name);
+}
+
+Result<kv::DType> take_dtype(ByteReader& in) {
+    const std::string name = in.text(64);
+    const auto type = kernels::dtype_from_name(name);
+    if (!in.ok() || !type) return fail(Errc::peer, "OFFER names the unknown element type '{}'", one_line(name));
+    return *type;
+}
+
+Result<kv::Scheme> take_scheme(ByteReader& in) {
+    kv::Scheme scheme;
+    scheme.codec = in.text(64);
+    const auto axis = in.number<std::uint8_t>();
+    scheme.params.symmetric = in.flag();
+    scheme.params.group = in.number<std::uint32_t>();
+    if (!in.ok() || axis > 1) return malformed("OFFER");
+    scheme.params.axis = static_cast<quant::Axis>(axis);
+    HETERO_TRY(scheme.params.scale_dtype, take_dtype(in));
+    HETERO_TRY(scheme.source_dtype, take_dtype(in));
+    return scheme;
+}
+
+void put_identity(ByteWriter& out, const kv::Identity& id) {
+    out.text(id.model_id);
+    out.text(id.arch);
+    for (const std::uint32_t value :
+         {id.n_layers, id.n_heads, id.n_kv_heads, id.head_dim_k, id.head_dim_v, id.vocab_size, id.context_length})
+        out.number(value);
+    out.f64(id.rope_theta);
+    out.text(id.rope_scaling);
+    out.number(static_cast<std::uint8_t>(id.rope_applied));
+    for (const Digest* digest : {&id.arch_digest, &id.tokenizer_digest, &id.lineage, &id.weights_digest})
+        out.digest(*digest);
+}
+
+kv::Identity take_identity(ByteReader& in) {
+    kv::Identity id;
+    id.model_id = in.text();
+    id.arch = in.text();
+    for (std::uint32_t* value : {&id.n_layers, &id.n_heads, &id.n_kv_heads, &id.head_dim_k, &id.head_dim_v,
+                                 &id.vocab_size, &id.context_length})
+        *value = in.number<std::uint32_t>();
+    id.rope_theta = in.f64();
+    id.rope_scaling = in.text();
+    id.rope_applied = in.flag();
+    for (Digest* digest : {&id.arch_digest, &id.tokenizer_digest, &id.lineage, &id.weights_digest})
+        *digest = in.digest();
+    return id;
+}
+
+Result<kv::Header> take_header(ByteReader& in) {
+    kv::Header header;
+    header.identity = take_identity(in);
+    header.tokens_per_chunk = in.number<std::uint32_t>();
+
+    const auto n_sequences = in.number<std::uint32_t>();
+    for (std::uint32_t i = 0; i < n_sequences && in.ok(); ++i) {
+        kv::Sequence& sequence = header.sequences.emplace_back();
+        sequence.id = in.text();
+        sequence.pending_token = std::bit_cast<std::int32_t>(in.number<std::uint32_t>());
+        sequence.special_parsed = in.flag();
+        sequence.tokens = in.array<std::int32_t>(in.number<std::uint64_t>());
+        sequence.logits = in.array<float>(in.number<std::uint64_t>());
+    }
+    for (auto* schemes : {&header.k_schemes, &header.v_schemes}) {
+        const auto count = in.number<std::uint32_t>();
+        for (std::uint32_t i = 0; i < count && in.ok(); ++i) {
+            HETERO_TRY(kv::Scheme scheme, take_scheme(in));
+            schemes->push_back(std::move(scheme));
+        }
+    }
+    const auto n_entries = in.number<std::uint32_t>();
+    for (std::uint32_t i = 0; i < n_entries && in.ok(); ++i) {
+        kv::ProvenanceEntry& entry = header.provenance.emplace_back();
+        entry.tool = in.text();
+        entry.version = in.text();
+        entry.what = in.text();
+    }
+    if (!in.complete()) return malformed("OFFER");
+    return header;
+}
+
+}  // namespace
+
+std::vector<std::byte> encode(const Hello& hello) {
+    ByteWriter out;
+    out.number(hello.min_version);
+    out.number(hello.max_version);
+    out.number(static_cast<std::uint8_t>(hello.role));
+    out.digest(hello.compat_hash);
+    out.text(hello.program);
+    return out.take();
+}
+
+Result<Hello> decode_hello(std::span<const std::byte> bytes) {
+    ByteReader in(bytes);
+    Hello hello;
+    hello.min_version = in.number<std::uint16_t>();
+    hello.max_version = in.number<std::uint16_t>();
+    const auto role = in.number<std::uint8_t>();
+    hello.compat_hash = in.digest();
+    hello.program = one_line(in.text(256));
+    if (!in.ok() || hello.min_version > hello.max_version || role > 1) return malformed("HELLO");
+    hello.role = static_cast<WireRole>(role);
+    return hello;
+}
+
+std::vector<std::byte> encode(const Error& reason) {
+    ByteWriter out;
+    out.number(static_cast<std::uint8_t>(reason.code));
+    out.text(one_line(reason.message));
+    return out.take();
+}
+
+Result<Error> decode_reason(std::span<const std::byte> bytes) {
+    ByteReader in(bytes);
+    const auto code = in.number<std::uint8_t>();
+    const std::string text = one_line(in.text(max_reason_bytes));
+    if (!in.ok() || !known_code(code)) return malformed("the peer's reason for giving up");
+    return Error{static_cast<Errc>(code), text};
+}
+
+std::vector<std::byte> encode(const Offer& offer) {
+    const kv::Header& header = offer.header;
+    ByteWriter out;
+    out.number(offer.payload_bytes);
+    put_identity(out, header.identity);
+    out.number(header.tokens_per_chunk);
+    out.number(static_cast<std::uint32_t>(header.sequences.size()));
+    for (const kv::Sequence& sequence : header.sequences) {
+        out.text(sequence.id);
+        out.number(std::bit_cast<std::uint32_t>(sequence.pending_token));
+        out.number(static_cast<std::uint8_t>(sequence.special_parsed));
+        out.number(static_cast<std::uint64_t>(sequence.tokens.size()));
+        out.array(sequence.tokens);
+        out.number(static_cast<std::uint64_t>(sequence.logits.size()));
+        out.array(sequence.logits);
+    }
+    for (const auto* schemes : {&header.k_schemes, &header.v_schemes}) {
+        out.number(static_cast<std::uint32_t>(schemes->size()));
+        for (const kv::Scheme& scheme : *schemes) put_scheme(out, scheme);
+    }
+    out.number(static_cast<std::uint32_t>(header.provenance.size()));
+    for (const kv::ProvenanceEntry& entry : header.provenance) {
+        out.text(entry.tool);
+        out.text(entry.version);
+        out.text(entry.what);
+    }
+    return out.take();
+}
+
+Result<Offer> decode_offer(std::span<const std::byte> bytes) {
+    ByteReader in(bytes);
+    Offer offer;
+    offer.payload_bytes = in.number<std::uint64_t>();
+    HETERO_TRY(offer.header, take_header(in));
+    if (offer.header.tokens_per_chunk == 0) return fail(Errc::peer, "OFFER does not say the chunk length");
+    if (const Status checked = kv::check_header(offer.header); !checked) {
+        return fail(Errc::peer, "OFFER: {}", checked.error().message);
+    }
+    if (const std::uint64_t expected = offer.header.payload_bytes(); expected != offer.payload_bytes)
+        return fail(Errc::peer, "OFFER announces {} bytes, its header makes {}", offer.payload_bytes, expected);
+    return offer;
+}
+
+std::vector<std::byte> encode_credit(std::uint64_t layers) {
+    ByteWriter out;
+    out.number(layers);
+    return out.take();
+}
+
+Result<std::uint64_t> decode_credit(std::span<const std::byte> bytes) {
+    ByteReader in(bytes);
+    const auto layers = in.number<std::uint64_t>();
+    if (!in.complete()) return malformed("CREDIT");
+    return layers;
+}
+
+std::vector<std::byte> encode_root(const Digest& root) {
+    ByteWriter out;
+    out.digest(root);
+    return out.take();
+}
+
+Result<Digest> decode_root(std::span<const std::byte> bytes) {
+    ByteReader in(bytes);
+    const Digest root = in.digest();
+    if (!in.complete()) return malformed("COMMIT");
+    return root;
+}
+
+std::vector<std::byte> encode_nack(NackReason reason) { return {static_cast<std::byte>(reason)}; }
+
+Result<NackReason> decode_nack(std::span<const std::byte> bytes) {
+    if (bytes.size() != 1 || (bytes[0] != std::byte{1} && bytes[0] != std::byte{2})) return malformed("NACK");
+    return static_cast<NackReason>(bytes[0]);
+}
+
+}  // namespace hetero::transport

@@ -1,0 +1,209 @@
+#include "transport/mpi_channel.h"
+
+#include <algorithm>
+#include <array>
+
+namespace hetero::transport {
+namespace {
+
+constexpr int tag_from_sender = 1, tag_from_receiver = 2;  // control; on the data communicator: payloads of OFFER
+constexpr int tag_chunks = 64;                             // + slot; below the 32,767 that the standard promises
+constexpr std::size_t piece_bytes = 64U << 20;             // larger payloads are several messages: MPI counts are int
+constexpr std::size_t max_sending = 256;                   // requests at a time
+
+}  // namespace
+
+tl::unexpected<Error> mpi_failure(const char* call, int code) {
+    std::array<char, MPI_MAX_ERROR_STRING> text{};
+    int length = 0;
+    if (MPI_Error_string(code, text.data(), &length) != MPI_SUCCESS) length = 0;
+    return fail(Errc::peer, "{}: {}", call, std::string_view(text.data(), static_cast<std::size_t>(length)));
+}
+
+#define HETERO_MPI(call, function)                                                                                 \
+    do {                                                                                                           \
+        if (const int hetero_code = (call); hetero_code != MPI_SUCCESS) return mpi_failure(function, hetero_code); \
+    } while (false)
+
+MpiChannel::MpiChannel(MPI_Comm control, MPI_Comm data, int peer, bool sends_state)
+    : control_(control),
+      data_(data),
+      peer_(peer),
+      tag_out_(sends_state ? tag_from_sender : tag_from_receiver),
+      tag_in_(sends_state ? tag_from_receiver : tag_from_sender) {}
+
+Status MpiChannel::send(const HeaderBytes& head, Payload payload) {
+    outbox_.push_back({head, std::move(payload)});
+    return {};
+}
+
+Status MpiChannel::expect(std::uint32_t slot, std::span<std::byte> place, std::shared_ptr<void> owner) {
+    places_[slot] = {place, std::move(owner)};
+    return {};
+}
+
+void MpiChannel::cancel() noexcept {
+    cancelled_ = true;
+    places_.clear();
+}
+
+Status MpiChannel::send_bytes(std::span<const std::byte> bytes, MPI_Comm comm, int tag,
+                              const std::shared_ptr<const void>& owner) {
+    for (std::size_t at = 0; at < bytes.size(); at += piece_bytes) {
+        const auto piece = bytes.subspan(at, std::min(piece_bytes, bytes.size() - at));
+        MPI_Request request = MPI_REQUEST_NULL;
+        HETERO_MPI(MPI_Isend(piece.data(), static_cast<int>(piece.size()), MPI_BYTE, peer_, tag, comm, &request),
+                   "MPI_Isend");
+        sending_.push_back(request);
+        sending_owners_.push_back(owner);
+    }
+    return {};
+}
+
+Status MpiChannel::start_sends() {
+    while (!outbox_.empty() && sending_.size() < max_sending) {
+        Outgoing frame = std::move(outbox_.front());
+        outbox_.pop_front();
+        const auto decoded = decode_frame(frame.head);
+        const bool chunk = decoded && decoded->kind == FrameKind::chunk;
+        const bool apart = chunk || frame.payload.bytes.size() > inline_bytes;
+        const auto inlined = apart ? std::span<const std::byte>() : frame.payload.bytes;
+        auto message = std::make_shared<std::vector<std::byte>>(frame_header_bytes + inlined.size());
+        std::copy(inlined.begin(), inlined.end(), std::copy(frame.head.begin(), frame.head.end(), message->begin()));
+        HETERO_CHECK(send_bytes(*message, control_, tag_out_, message));
+        if (apart)
+            HETERO_CHECK(send_bytes(frame.payload.bytes, data_,
+                                    chunk ? tag_chunks + static_cast<int>(decoded->slot) : tag_out_,
+                                    frame.payload.owner));
+    }
+    return {};
+}
+
+Status MpiChannel::finish_sends() {
+    if (sending_.empty()) return {};
+    std::vector<int> indices(sending_.size());
+    int done = 0;
+    HETERO_MPI(
+        MPI_Testsome(static_cast<int>(sending_.size()), sending_.data(), &done, indices.data(), MPI_STATUSES_IGNORE),
+        "MPI_Testsome");
+    if (done == MPI_UNDEFINED || done == 0) return {};
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < sending_.size(); ++i) {
+        if (sending_[i] == MPI_REQUEST_NULL) continue;
+        if (kept != i) {
+            sending_[kept] = sending_[i];
+            sending_owners_[kept] = std::move(sending_owners_[i]);
+        }
+        ++kept;
+    }
+    sending_.resize(kept);
+    sending_owners_.resize(kept);
+    return {};
+}
+
+Status MpiChannel::take_control() {
+    while (!foreign_) {
+        if (control_request_ == MPI_REQUEST_NULL) {
+            int there = 0, count = 0;
+            MPI_Status status{};
+            HETERO_MPI(MPI_Iprobe(peer_, tag_in_, control_, &there, &status), "MPI_Iprobe");
+            if (there == 0) return {};
+            HETERO_MPI(MPI_Get_count(&status, MPI_BYTE, &count), "MPI_Get_count");
+            const auto size = static_cast<std::size_t>(count);
+            if (size < frame_header_bytes || size > message_bytes) {
+                foreign_ = true;
+                inbox_.emplace_back();  // 64 zeros: no frame
+                return {};
+            }
+            control_message_.resize(size);
+            HETERO_MPI(MPI_Irecv(control_message_.data(), count, MPI_BYTE, peer_, tag_in_, control_, &control_request_),
+                       "MPI_Irecv");
+        }
+        int done = 0;
+        HETERO_MPI(MPI_Test(&control_request_, &done, MPI_STATUS_IGNORE), "MPI_Test");
+        if (done == 0) return {};
+
+        Incoming frame;
+        const auto body = control_message_.begin() + frame_header_bytes;
+        std::copy(control_message_.begin(), body, frame.arrival.head.begin());
+        if (const auto header = decode_frame(frame.arrival.head)) {
+            frame.length = header->length;
+            if (header->kind == FrameKind::chunk) {
+                if (const auto place = places_.find(header->slot);
+                    place != places_.end() && place->second.bytes.size() == header->length) {
+                    frame.place = std::move(place->second);
+                    places_.erase(place);
+                    frame.apart = true;
+                    frame.tag = tag_chunks + static_cast<int>(header->slot);
+                }
+            } else if (header->length > inline_bytes) {
+                frame.apart = true;
+                frame.tag = tag_in_;
+            }
+        }
+        if (!frame.apart) frame.arrival.inline_payload.assign(body, control_message_.end());
+        inbox_.push_back(std::move(frame));
+    }
+    return {};
+}
+
+// Posts receives for what has been announced and is on its way.
+Status MpiChannel::take_payload(Incoming& frame) {
+    while (frame.apart && frame.matched < frame.length && !cancelled_) {
+        if (!frame.place && !frame.requests.empty()) return {};  // that buffer grows piece by piece
+        int there = 0, count = 0;
+        MPI_Status status{};
+        HETERO_MPI(MPI_Iprobe(peer_, frame.tag, data_, &there, &status), "MPI_Iprobe");
+        if (there == 0) return {};
+        HETERO_MPI(MPI_Get_count(&status, MPI_BYTE, &count), "MPI_Get_count");
+        const auto size = static_cast<std::uint64_t>(count);
+        const std::uint64_t expected = std::min<std::uint64_t>(frame.length - frame.matched, piece_bytes);
+        if (size != expected) return fail(Errc::peer, "a payload of {} bytes where {} were announced", size, expected);
+        if (!frame.place) frame.arrival.inline_payload.resize(static_cast<std::size_t>(frame.matched + size));
+        std::byte* at = (frame.place ? frame.place->bytes.data() : frame.arrival.inline_payload.data()) + frame.matched;
+        frame.requests.push_back(MPI_REQUEST_NULL);
+        HETERO_MPI(MPI_Irecv(at, count, MPI_BYTE, peer_, frame.tag, data_, &frame.requests.back()), "MPI_Irecv");
+        frame.matched += size;
+    }
+    return {};
+}
+
+Result<bool> MpiChannel::complete(Incoming& frame) {
+    HETERO_CHECK(take_payload(frame));
+    if (!frame.requests.empty()) {
+        int done = 0;
+        HETERO_MPI(
+            MPI_Testall(static_cast<int>(frame.requests.size()), frame.requests.data(), &done, MPI_STATUSES_IGNORE),
+            "MPI_Testall");
+        if (done == 0) return false;
+        frame.requests.clear();
+    }
+    return !frame.apart || frame.matched == frame.length || cancelled_;
+}
+
+Status MpiChannel::pump() {
+    HETERO_CHECK(start_sends());
+    HETERO_CHECK(finish_sends());
+    HETERO_CHECK(take_control());
+    for (Incoming& frame : inbox_) HETERO_CHECK(take_payload(frame));
+    return {};
+}
+
+Result<std::optional<Arrival>> MpiChannel::receive() {
+    HETERO_CHECK(pump());
+    if (inbox_.empty()) return std::optional<Arrival>{};
+    Incoming& frame = inbox_.front();
+    HETERO_TRY(const bool is_complete, complete(frame));
+    if (!is_complete) return std::optional<Arrival>{};
+    delivered_owner_.reset();
+    std::optional<Arrival> out = std::move(frame.arrival);
+    if (frame.place && frame.matched == frame.length) {
+        out->placed = true;
+        out->placed_bytes = frame.place->bytes;
+        delivered_owner_ = std::move(frame.place->owner);
+    }
+    inbox_.pop_front();
+    return out;
+}
+
+}  // namespace hetero::transport

@@ -1,0 +1,28 @@
+// The mpi: endpoint where MPI is not compiled in: understood, and refused.
+#include "transport/registry.h"
+
+namespace hetero::transport {
+namespace {
+
+tl::unexpected<Error> refused(const Endpoint& endpoint) {
+    return fail(Errc::usage,
+                "mpi:{}: this build has no MPI; configure with -DHETERO_MPI=ON (Debian: libopenmpi-dev, openmpi-bin)",
+                endpoint.rank);
+}
+
+Status prepare_mpi(const std::vector<Endpoint>& inputs, const std::vector<Endpoint>& outputs, const TransportOptions&) {
+    return refused(inputs.empty() ? outputs.front() : inputs.front());
+}
+Result<std::unique_ptr<kv::Source>> open_mpi_source(const Endpoint& endpoint, const TransportOptions&) {
+    return refused(endpoint);
+}
+Result<std::unique_ptr<kv::Sink>> open_mpi_sink(const Endpoint& endpoint, const TransportOptions&) {
+    return refused(endpoint);
+}
+
+}  // namespace
+
+const EndpointType mpi_endpoint = {
+    EndpointKind::mpi, parse_mpi_endpoint, mpi_endpoint_text, prepare_mpi, open_mpi_source, open_mpi_sink, nullptr};
+
+}  // namespace hetero::transport

@@ -1,0 +1,49 @@
+// The mpi: endpoint where MPI is compiled in.
+#include "base/limits.h"
+#include "transport/mpi_world.h"
+#include "transport/registry.h"
+#include "transport/wire_stream.h"
+
+namespace hetero::transport {
+namespace {
+
+std::vector<int> ranks(const std::vector<Endpoint>& endpoints) {
+    std::vector<int> out;
+    for (const Endpoint& endpoint : endpoints) out.push_back(endpoint.rank);
+    return out;
+}
+
+Status prepare_mpi(const std::vector<Endpoint>& inputs, const std::vector<Endpoint>& outputs,
+                   const TransportOptions& options) {
+    return MpiWorld::start(ranks(inputs), ranks(outputs), options);
+}
+
+Result<MpiWorld::Peer*> open_peer(const Endpoint& endpoint, bool sending) {
+    MpiWorld* world = MpiWorld::running();
+    if (world == nullptr) return fail(Errc::internal, "mpi:{} was not prepared", endpoint.rank);
+    return world->open(endpoint.rank, sending);
+}
+
+Result<std::unique_ptr<kv::Source>> open_mpi_source(const Endpoint& endpoint, const TransportOptions& options) {
+    HETERO_TRY(MpiWorld::Peer * peer, open_peer(endpoint, false));
+    ReceiverOptions receiver;
+    receiver.expected = options.expected_identity;
+    receiver.memory_bytes = read_system_limits().memory_available_bytes;
+    return wire_source(MpiWorld::running()->gate(), *peer->receiver, std::move(receiver));
+}
+
+Result<std::unique_ptr<kv::Sink>> open_mpi_sink(const Endpoint& endpoint, const TransportOptions&) {
+    HETERO_TRY(MpiWorld::Peer * peer, open_peer(endpoint, true));
+    return wire_sink(MpiWorld::running()->gate(), *peer->sender);
+}
+
+void leave_mpi(const Error* error) noexcept {
+    if (MpiWorld* world = MpiWorld::running()) world->leave(error);
+}
+
+}  // namespace
+
+const EndpointType mpi_endpoint = {EndpointKind::mpi, parse_mpi_endpoint, mpi_endpoint_text, prepare_mpi,
+                                   open_mpi_source,   open_mpi_sink,      leave_mpi};
+
+}  // namespace hetero::transport

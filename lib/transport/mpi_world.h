@@ -1,0 +1,73 @@
+// This process's part in an MPI job. One thread makes every MPI call, from MPI_Init to MPI_Finalize; nothing else ever
+// waits inside MPI, so a call that hangs (a rank that never starts or never ends MPI) cannot hang the tool.
+// That thread also keeps transfers moving and sends heartbeats while the tool computes.
+#pragma once
+#include <mpi.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "transport/endpoint.h"
+#include "transport/gate.h"
+#include "transport/receiver.h"
+#include "transport/sender.h"
+
+namespace hetero::transport {
+
+class MpiWorld {
+public:
+    struct Peer {
+        int rank = -1;
+        std::unique_ptr<Link> link;
+        std::optional<Sender> sender;      // we send our state there
+        std::optional<Receiver> receiver;  // we read a state from there
+        bool opened = false;
+    };
+
+    // Starts MPI and compares with all ranks who reads from whom. Call once.
+    static Status start(const std::vector<int>& inputs, const std::vector<int>& outputs,
+                        const TransportOptions& options);
+    static MpiWorld* running() noexcept;  // nullptr before start()
+
+    Result<Peer*> open(int rank, bool sending);
+    [[nodiscard]] Gate& gate() noexcept { return gate_; }
+    // Ends the process where MPI cannot be left.
+    void leave(const Error* error) noexcept;
+
+private:
+    enum class Phase { starting, refused, ready, ended, finalizing, finalized };
+    MpiWorld(std::vector<int> inputs, std::vector<int> outputs, const TransportOptions& options);
+    void launch();
+    void run();
+    Status initialise();
+    Status exchange_roles(int rank, int size);
+    Status await(MPI_Request& request, const char* what) const;
+    void add_peer(int rank, bool sending);
+    void move_frames();
+    [[nodiscard]] bool may_end(TimePoint now);
+    void say_goodbye();
+    void finalize();
+
+    std::vector<int> inputs_, outputs_;
+    TransportOptions options_;
+    TimePoint started_;
+    std::thread thread_;
+    Gate gate_;
+    Phase phase_ = Phase::starting;
+    std::optional<Error> start_error_;
+    MPI_Comm control_ = MPI_COMM_NULL, data_ = MPI_COMM_NULL;
+    std::vector<std::unique_ptr<Peer>> peers_;
+
+    bool leaving_ = false, said_goodbye_ = false;
+    std::optional<Error> leave_error_;
+    TimePoint leave_started_;
+    std::optional<TimePoint> peers_gone_;
+    MPI_Request barrier_ = MPI_REQUEST_NULL;
+    bool barrier_started_ = false;
+    bool initialised_elsewhere_ = false;
+};
+
+}  // namespace hetero::transport

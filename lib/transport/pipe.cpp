@@ -1,0 +1,245 @@
+#include "transport/pipe.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <random>
+
+#include "kv/file.h"
+
+namespace hetero::transport {
+namespace {
+
+constexpr std::size_t read_bytes = 1U << 20;
+
+class Descriptor {
+public:
+    explicit Descriptor(int fd = -1) : fd_(fd) {}
+    Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+    Descriptor& operator=(Descriptor&& other) noexcept {
+        std::swap(fd_, other.fd_);
+        return *this;
+    }
+    Descriptor(const Descriptor&) = delete;
+    Descriptor& operator=(const Descriptor&) = delete;
+    ~Descriptor() {
+        if (fd_ >= 0) ::close(fd_);
+    }
+    [[nodiscard]] int get() const noexcept { return fd_; }
+    // Another process cannot open it; this one can, and whatever reads it need not know that it has no name.
+    [[nodiscard]] std::string path() const { return fmt::format("/proc/self/fd/{}", fd_); }
+
+private:
+    int fd_;
+};
+
+Status write_all(int fd, std::span<const std::byte> bytes, const std::string& name) {
+    while (!bytes.empty()) {
+        const ssize_t n = ::write(fd, bytes.data(), bytes.size());
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && errno == EPIPE)
+            return fail(Errc::peer, "{}: the reader went away before the state was written", name);
+        if (n < 0) return fail(Errc::resource, "{}: {}", name, std::strerror(errno));
+        bytes = bytes.subspan(static_cast<std::size_t>(n));
+    }
+    return {};
+}
+
+std::vector<std::string> spool_folders() {
+    std::vector<std::string> folders;
+    if (const char* folder = std::getenv("TMPDIR"); folder != nullptr && *folder != '\0') folders.emplace_back(folder);
+    folders.emplace_back("/var/tmp");
+    folders.emplace_back("/tmp");
+    return folders;
+}
+
+// A file without a name, mode 0600.
+Result<Descriptor> open_spool() {
+    std::string reason;
+    for (const std::string& folder : spool_folders()) {
+        int fd = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+        if (fd < 0 && (errno == EOPNOTSUPP || errno == EISDIR)) {
+            std::string name = folder + "/hetero-spool-XXXXXX";
+            fd = ::mkostemp(name.data(), O_CLOEXEC);
+            if (fd >= 0) ::unlink(name.c_str());
+        }
+        if (fd >= 0) return Descriptor(fd);
+        reason += fmt::format("{}{}: {}", reason.empty() ? "" : ", ", folder, std::strerror(errno));
+    }
+    return fail(Errc::resource, "no folder for a temporary file ({}); set TMPDIR", reason);
+}
+
+// Up to `max` bytes; fewer only at the end.
+Result<std::vector<std::byte>> read_some(int fd, std::uint64_t max, const std::string& name) {
+    std::vector<std::byte> out;
+    try {
+        struct stat info {};
+        if (::fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_size > 0)
+            out.reserve(
+                static_cast<std::size_t>(std::min<std::uint64_t>(max, static_cast<std::uint64_t>(info.st_size) + 1)));
+        while (out.size() < max) {
+            const std::size_t at = out.size();
+            out.resize(at + static_cast<std::size_t>(std::min<std::uint64_t>(read_bytes, max - at)));
+            const ssize_t n = ::read(fd, out.data() + at, out.size() - at);
+            if (n < 0 && errno != EINTR) return fail(Errc::resource, "{}: {}", name, std::strerror(errno));
+            out.resize(at + static_cast<std::size_t>(std::max<ssize_t>(n, 0)));
+            if (n == 0) break;
+        }
+    } catch (const std::bad_alloc&) {
+        return fail(Errc::resource, "{}: no memory for {} bytes; a smaller --max-memory spools it to a file", name,
+                    max);
+    }
+    return out;
+}
+
+// A source that reads a spool file, and whose messages speak of the pipe.
+class SpooledSource final : public kv::Source {
+public:
+    SpooledSource(Descriptor spool, std::unique_ptr<kv::Source> source, std::string name)
+        : spool_(std::move(spool)), source_(std::move(source)), name_(std::move(name)) {}
+    [[nodiscard]] const kv::Header& header() const noexcept override { return source_->header(); }
+    Result<kv::Layer> read_layer() override {
+        auto layer = source_->read_layer();
+        if (!layer) return tl::unexpected<Error>(renamed(layer.error(), spool_, name_));
+        return layer;
+    }
+    Status finish() override {
+        const Status finished = source_->finish();
+        if (!finished) return tl::unexpected<Error>(renamed(finished.error(), spool_, name_));
+        return finished;
+    }
+    [[nodiscard]] const std::string& name() const noexcept override { return name_; }
+
+    static Error renamed(Error error, const Descriptor& spool, const std::string& name) {
+        const std::string path = spool.path();
+        for (std::size_t at = error.message.find(path); at != std::string::npos; at = error.message.find(path, at)) {
+            error.message.replace(at, path.size(), name);
+            at += name.size();
+        }
+        return error;
+    }
+
+private:
+    Descriptor spool_;
+    std::unique_ptr<kv::Source> source_;
+    std::string name_;
+};
+
+Status copy_rest(int from, int to, const std::string& from_name, const std::string& to_name) {
+    for (;;) {
+        HETERO_TRY(const std::vector<std::byte> more, read_some(from, read_bytes, from_name));
+        if (more.empty()) return {};
+        HETERO_CHECK(write_all(to, more, to_name));
+    }
+}
+
+Result<std::unique_ptr<kv::Source>> spool(int fd, const std::vector<std::byte>& head, const std::string& name) {
+    HETERO_TRY(Descriptor file, open_spool());
+    const std::string spool_name = name + ": temporary file (set TMPDIR)";
+    HETERO_CHECK(write_all(file.get(), head, spool_name));
+    HETERO_CHECK(copy_rest(fd, file.get(), name, spool_name));
+    auto source = kv::open_file(file.path());
+    if (!source) return tl::unexpected<Error>(SpooledSource::renamed(source.error(), file, name));
+    return std::unique_ptr<kv::Source>(std::make_unique<SpooledSource>(std::move(file), std::move(*source), name));
+}
+
+// What the file system finds out late.
+Status check_written(int fd, const std::string& name) {
+    struct stat info {};
+    if (::fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && ::fsync(fd) != 0)
+        return fail(Errc::resource, "{}: {}", name, std::strerror(errno));
+    const int copy = ::fcntl(fd, F_DUPFD_CLOEXEC, 3);
+    if (copy >= 0 && ::close(copy) != 0 && errno != EINTR)
+        return fail(Errc::resource, "{}: {}", name, std::strerror(errno));
+    return {};
+}
+
+class PipeSink final : public kv::Sink {
+public:
+    PipeSink(int fd, std::string name, std::uint64_t max_memory_bytes)
+        : fd_(fd), name_(std::move(name)), max_memory_bytes_(max_memory_bytes) {}
+    ~PipeSink() override { remove_spool(); }
+
+    Status begin(const kv::Header& header) override {
+        if (header.payload_bytes() > max_memory_bytes_) {
+            HETERO_CHECK(create_spool());
+        } else {
+            inner_ = kv::create_image([this](std::span<const std::byte> image) { return write_all(fd_, image, name_); },
+                                      name_);
+        }
+        return inner_->begin(header);
+    }
+    Status write_layer(const kv::Layer& layer) override {
+        if (!inner_) return fail(Errc::internal, "{}: a layer before the header", name_);
+        return inner_->write_layer(layer);
+    }
+    Status commit() override {
+        if (!inner_) return fail(Errc::internal, "{}: committed before the header", name_);
+        HETERO_CHECK(inner_->commit());
+        if (!spool_path_.empty()) {
+            const Descriptor file(::open(spool_path_.c_str(), O_RDONLY | O_CLOEXEC));
+            if (file.get() < 0) return fail(Errc::resource, "{}: {}", spool_path_, std::strerror(errno));
+            remove_spool();
+            HETERO_CHECK(copy_rest(file.get(), fd_, "temporary file", name_));
+        }
+        return check_written(fd_, name_);
+    }
+    void abort(const Error& reason) noexcept override {
+        if (inner_) inner_->abort(reason);
+        remove_spool();
+    }
+    [[nodiscard]] const std::string& name() const noexcept override { return name_; }
+
+private:
+    Status create_spool() {
+        std::random_device device;
+        std::string reason;
+        for (const std::string& folder : spool_folders()) {
+            const std::string path = fmt::format("{}/hetero-spool-{:08x}{:08x}", folder, device(), device());
+            if (const Status fits = io::check_output_path(path, io::Overwrite::refuse); !fits) {
+                reason = fits.error().message;
+                continue;
+            }
+            HETERO_TRY(inner_, kv::create_file(path, io::Overwrite::refuse));
+            spool_path_ = path;
+            return {};
+        }
+        return fail(Errc::resource, "no folder for a temporary file ({}); set TMPDIR", reason);
+    }
+    void remove_spool() noexcept {
+        inner_.reset();
+        if (!spool_path_.empty()) ::unlink(spool_path_.c_str());
+        spool_path_.clear();
+    }
+
+    int fd_;
+    std::string name_;
+    std::uint64_t max_memory_bytes_;
+    std::unique_ptr<kv::Sink> inner_;
+    std::string spool_path_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<kv::Source>> read_pipe(int fd, const std::string& name, std::uint64_t max_memory_bytes) {
+    HETERO_TRY(std::vector<std::byte> image, read_some(fd, max_memory_bytes, name));
+    if (image.empty())
+        return fail(Errc::bad_input,
+                    "{}: empty: did the command before it in the pipe fail? (under mpirun only rank 0 has an input)",
+                    name);
+    if (image.size() < max_memory_bytes) return kv::open_image(std::move(image), name);
+    return spool(fd, image, name);
+}
+
+std::unique_ptr<kv::Sink> write_pipe(int fd, const std::string& name, std::uint64_t max_memory_bytes) {
+    return std::make_unique<PipeSink>(fd, name, max_memory_bytes);
+}
+
+}  // namespace hetero::transport

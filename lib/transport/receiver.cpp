@@ -1,0 +1,224 @@
+#include "transport/receiver.h"
+
+#include <algorithm>
+#include <exception>
+
+#include "base/units.h"
+
+namespace hetero::transport {
+namespace {
+
+constexpr std::size_t places_ahead = 512;  // more than the sender's window, less than wire_slots
+
+bool is_zero(const Digest& digest) {
+    return std::all_of(digest.begin(), digest.end(), [](std::uint8_t b) { return b == 0; });
+}
+
+std::string list(const std::vector<kv::Mismatch>& mismatches) {
+    std::string out;
+    for (const kv::Mismatch& m : mismatches)
+        out +=
+            fmt::format("{}{}: the receiver has {}, the state {}", out.empty() ? "" : "; ", m.field, m.left, m.right);
+    return out;
+}
+
+}  // namespace
+
+Receiver::Receiver(Link& link) : link_(&link) {
+    link_->on_damaged_chunk([this](const FrameHeader& header) {
+        for (const ChunkPlace& place : posted_)
+            if (place.matches(header)) return expect(place);
+    });
+}
+
+void Receiver::open(ReceiverOptions options) {
+    options_ = std::move(options);
+    if (stage_ == Stage::closed) stage_ = Stage::waiting;
+}
+
+bool Receiver::step(TimePoint now) {
+    bool moved = link_->step(now);
+    if (stage_ == Stage::closed) return moved;
+    while (auto frame = link_->next()) {
+        handle(*frame);
+        moved = true;
+    }
+    if (link_->peer_left() && !error() && stage_ < Stage::complete)
+        link_->end_with({Errc::peer, fmt::format("{} ended without {}", link_->options().peer,
+                                                 accepted() ? "completing its state" : "sending a state")});
+    return moved;
+}
+
+void Receiver::handle(const Frame& frame) {
+    if (error()) return;
+    try {
+        if (const Status handled = handle_checked(frame); !handled) link_->violated(handled.error().message);
+    } catch (const std::exception& e) {  // memory
+        reject({Errc::resource, fmt::format("the receiver has no memory: {}", e.what())});
+    }
+}
+
+Status Receiver::handle_checked(const Frame& frame) {
+    const FrameKind kind = frame.header.kind;
+    if (kind == FrameKind::hello && stage_ == Stage::waiting) {
+        HETERO_TRY(const Hello hello, decode_hello(frame.payload));
+        if (hello.role != WireRole::sender) return fail(Errc::peer, "HELLO of a receiver");
+        if (hello.min_version > wire_version || hello.max_version < wire_version) {
+            reject({Errc::peer, fmt::format("the sender speaks hkv-mpi {} to {}, the receiver {}", hello.min_version,
+                                            hello.max_version, wire_version)});
+            return {};
+        }
+        compat_hash_ = hello.compat_hash;
+        Hello answer;
+        answer.role = WireRole::receiver;
+        answer.program = "hetero";
+        if (options_.expected) answer.compat_hash = kv::compat_hash(*options_.expected);
+        link_->post(FrameKind::hello_ack, encode(answer));
+        stage_ = Stage::greeted;
+        return {};
+    }
+    if (kind == FrameKind::offer && stage_ == Stage::greeted) return handle_offer(frame);
+    if (kind == FrameKind::chunk && stage_ == Stage::receiving) return handle_chunk(frame);
+    if (kind == FrameKind::commit && stage_ == Stage::receiving) {
+        if (!next_->done())
+            return fail(Errc::peer, "COMMIT before layer {} of sequence {} was complete", next_->place().layer,
+                        next_->place().sequence);
+        HETERO_TRY(root_, decode_root(frame.payload));
+        stage_ = Stage::complete;
+        return {};
+    }
+    return fail(Errc::peer, "{} out of turn", frame_kind_name(kind));
+}
+
+Status Receiver::handle_offer(const Frame& frame) {
+    HETERO_TRY(Offer offer, decode_offer(frame.payload));
+    if (offer.header.identity.n_layers > 0xFFFF) return fail(Errc::peer, "OFFER has more than 65535 layers");
+    if (kv::compat_hash(offer.header.identity) != compat_hash_ || is_zero(compat_hash_))
+        return fail(Errc::peer, "HELLO and OFFER describe different models");
+    if (options_.expected) {
+        if (const auto mismatches = kv::compare(*options_.expected, offer.header.identity); !mismatches.empty()) {
+            reject({Errc::bad_input, fmt::format("the state belongs to another model: {}", list(mismatches))});
+            return {};
+        }
+    }
+    header_ = std::move(offer.header);
+    total_ = total_layers(header_);
+    next_.emplace(header_);
+    ahead_.emplace(header_);
+
+    std::uint64_t first_bytes = 0, first = 0;
+    while (first < total_ && (first < 2 || first_bytes < options_.granted_bytes)) {
+        first_bytes += layer_bytes(header_, first / header_.identity.n_layers, first % header_.identity.n_layers);
+        ++first;
+    }
+    if (first_bytes > options_.memory_bytes) {
+        reject({Errc::resource, fmt::format("the receiver needs {} for {} layers and has {}", format_bytes(first_bytes),
+                                            first, format_bytes(options_.memory_bytes))});
+        return {};
+    }
+    for (std::uint64_t i = 0; i < first; ++i) {
+        auto buffer = allocate_layer(header_, i / header_.identity.n_layers, i % header_.identity.n_layers);
+        if (!buffer) {
+            reject(buffer.error());
+            return {};
+        }
+        buffers_.push_back({std::move(*buffer), {}, false});
+    }
+    granted_ = first;
+    stage_ = Stage::receiving;
+    post_places();
+    mark_complete(next_->done() ? total_ : next_->place().layer_index);
+    link_->post(FrameKind::accept, encode_credit(granted_));
+    return {};
+}
+
+void Receiver::reject(const Error& reason) {
+    if (stage_ == Stage::waiting || stage_ == Stage::greeted) {
+        link_->post(FrameKind::reject, encode(reason));
+        link_->end_with({reason.code, fmt::format("{}: {}", link_->options().peer, reason.message)});
+    } else {
+        link_->give_up(reason);
+    }
+}
+
+Receiver::Buffer* Receiver::buffer_of(std::uint64_t layer_index) noexcept {
+    if (layer_index < taken_ || layer_index >= granted_) return nullptr;
+    return &buffers_[static_cast<std::size_t>(layer_index - taken_)];
+}
+
+void Receiver::mark_complete(std::uint64_t before_layer) noexcept {
+    for (std::uint64_t i = taken_; i < std::min(before_layer, granted_); ++i) buffer_of(i)->complete = true;
+}
+
+void Receiver::expect(const ChunkPlace& place) {
+    Buffer* buffer = buffer_of(place.layer_index);
+    if (buffer == nullptr) return;
+    auto& bytes = array_of(buffer->layer->part(place.part), place.array).bytes;
+    link_->expect(place.slot, std::span(bytes).subspan(place.offset, place.length), buffer->layer);
+}
+
+void Receiver::post_places() {
+    while (!ahead_->done() && ahead_->place().layer_index < granted_ && posted_.size() < places_ahead) {
+        expect(ahead_->place());
+        posted_.push_back(ahead_->place());
+        ahead_->advance();
+    }
+}
+
+Status Receiver::handle_chunk(const Frame& frame) {
+    if (next_->done() || posted_.empty()) return fail(Errc::peer, "a chunk too many");
+    const ChunkPlace place = next_->place();
+    if (!place.matches(frame.header))
+        return fail(Errc::peer,
+                    "chunk {} of layer {}, sequence {} with {} bytes, where chunk {} of layer {}, sequence {} with {} "
+                    "bytes was next",
+                    frame.header.chunk, frame.header.layer, frame.header.sequence, frame.header.length, place.chunk,
+                    place.layer, place.sequence, place.length);
+    Buffer* buffer = buffer_of(place.layer_index);
+    array_of(place.part == kv::PartId::k ? buffer->checksums.k : buffer->checksums.v, place.array)
+        .push_back(frame.header.payload_crc);
+    posted_.pop_front();
+    next_->advance();
+    mark_complete(next_->done() ? total_ : next_->place().layer_index);
+    post_places();
+    return {};
+}
+
+bool Receiver::layer_ready() const noexcept { return !buffers_.empty() && buffers_.front().complete; }
+
+ReceivedLayer Receiver::take_layer() {
+    Buffer buffer = std::move(buffers_.front());
+    buffers_.pop_front();
+    ++taken_;
+    return {std::move(*buffer.layer), std::move(buffer.checksums)};
+}
+
+bool Receiver::wants_buffer() const noexcept {
+    if (!accepted() || granted_ >= total_) return false;
+    std::uint64_t ahead = 0;
+    for (std::uint64_t i = taken_; i < granted_; ++i) {
+        ahead += layer_bytes(header_, i / header_.identity.n_layers, i % header_.identity.n_layers);
+        if (ahead >= options_.granted_bytes && granted_ - taken_ >= 2) return false;
+    }
+    return true;
+}
+
+void Receiver::grant(std::shared_ptr<kv::Layer> buffer) {
+    if (error()) return;
+    buffers_.push_back({std::move(buffer), {}, false});
+    ++granted_;
+    post_places();
+    mark_complete(next_->done() ? total_ : next_->place().layer_index);
+    link_->post(FrameKind::credit, encode_credit(granted_));
+}
+
+void Receiver::confirm() {
+    link_->post(FrameKind::commit_ack, encode_root(*root_));
+    stage_ = Stage::confirmed;
+}
+
+void Receiver::refuse_root(const Digest& own) {
+    link_->violated(fmt::format("its root is {}, what arrived has {}", to_hex(*root_), to_hex(own)));
+}
+
+}  // namespace hetero::transport

@@ -1,0 +1,83 @@
+// The receiving side of hkv-mpi 1 as a state machine. Chunks arrive in the layer buffers that were granted, are checked
+// there, and count only once the peer's root agrees with ours.
+#pragma once
+#include <deque>
+#include <memory>
+#include <optional>
+
+#include "transport/chunk_plan.h"
+#include "transport/link.h"
+
+namespace hetero::transport {
+
+struct ReceiverOptions {
+    std::optional<kv::Identity> expected;       // refuse a state of another model; none: take any
+    std::uint64_t memory_bytes = ~0ULL;         // more than this for the granted layers: REJECT
+    std::uint64_t granted_bytes = 64ULL << 20;  // keep so much granted ahead, at least two layers
+};
+
+struct ReceivedLayer {
+    kv::Layer layer;
+    kv::LayerChecksums checksums;
+};
+
+class Receiver {
+public:
+    explicit Receiver(Link& link);
+    Receiver(const Receiver&) = delete;
+    Receiver& operator=(const Receiver&) = delete;
+
+    // From now on the peer's HELLO is answered; before, it waits.
+    void open(ReceiverOptions options);
+    bool step(TimePoint now);
+
+    // The state was offered and accepted.
+    [[nodiscard]] bool accepted() const noexcept { return stage_ >= Stage::receiving; }
+    [[nodiscard]] const kv::Header& header() const noexcept { return header_; }
+
+    [[nodiscard]] bool layer_ready() const noexcept;  // the next one in order is complete
+    ReceivedLayer take_layer();
+    // Layers that may be granted now: allocate the next one outside (allocate_layer) and hand it over.
+    [[nodiscard]] bool wants_buffer() const noexcept;
+    [[nodiscard]] std::uint64_t next_buffer() const noexcept { return granted_; }  // its layer_index
+    void grant(std::shared_ptr<kv::Layer> buffer);
+
+    // The peer's root, once all chunks and COMMIT are there.
+    [[nodiscard]] const std::optional<Digest>& root() const noexcept { return root_; }
+    void confirm();  // the roots agree
+    void refuse_root(const Digest& own);
+    [[nodiscard]] bool confirmed() const noexcept { return stage_ == Stage::confirmed; }
+    [[nodiscard]] const std::optional<Error>& error() const noexcept { return link_->error(); }
+    [[nodiscard]] Link& link() noexcept { return *link_; }
+
+private:
+    enum class Stage { closed, waiting, greeted, receiving, complete, confirmed };
+    struct Buffer {
+        std::shared_ptr<kv::Layer> layer;
+        kv::LayerChecksums checksums;
+        bool complete = false;
+    };
+    void handle(const Frame& frame);
+    Status handle_checked(const Frame& frame);
+    Status handle_offer(const Frame& frame);
+    Status handle_chunk(const Frame& frame);
+    void reject(const Error& reason);
+    void post_places();
+    void expect(const ChunkPlace& place);
+    [[nodiscard]] Buffer* buffer_of(std::uint64_t layer_index) noexcept;
+    void mark_complete(std::uint64_t before_layer) noexcept;
+
+    Link* link_;
+    ReceiverOptions options_;
+    Stage stage_ = Stage::closed;
+    Digest compat_hash_{};
+    kv::Header header_;
+    std::uint64_t granted_ = 0, taken_ = 0, total_ = 0;
+    std::deque<Buffer> buffers_;      // layers [taken_, granted_)
+    std::optional<ChunkWalk> next_;   // the piece that comes next
+    std::optional<ChunkWalk> ahead_;  // the piece whose place is posted next
+    std::deque<ChunkPlace> posted_;   // between the two
+    std::optional<Digest> root_;
+};
+
+}  // namespace hetero::transport

@@ -1,0 +1,28 @@
+// The kinds of endpoints: one file and one line in endpoint.cpp each.
+#pragma once
+#include <optional>
+
+#include "transport/endpoint.h"
+
+namespace hetero::transport {
+
+struct EndpointType {
+    EndpointKind kind;
+    // Nothing: the text names an endpoint of another kind.
+    std::optional<Result<Endpoint>> (*parse)(std::string_view text);
+    std::string (*text)(const Endpoint& endpoint);
+    // All inputs and outputs of this kind; not called when there are none.
+    Status (*prepare)(const std::vector<Endpoint>& inputs, const std::vector<Endpoint>& outputs,
+                      const TransportOptions& options);
+    Result<std::unique_ptr<kv::Source>> (*open_source)(const Endpoint& endpoint, const TransportOptions& options);
+    Result<std::unique_ptr<kv::Sink>> (*open_sink)(const Endpoint& endpoint, const TransportOptions& options);
+    void (*leave)(const Error* error) noexcept;
+};
+
+extern const EndpointType file_endpoint, pipe_endpoint, mpi_endpoint;
+
+// "mpi:RANK"; the same with and without MPI.
+std::optional<Result<Endpoint>> parse_mpi_endpoint(std::string_view text);
+std::string mpi_endpoint_text(const Endpoint& endpoint);
+
+}  // namespace hetero::transport

@@ -1,0 +1,19 @@
+// kv::Source and kv::Sink over the state machines. They wait without a deadline of their own: the link ends every wait,
+// for a peer that is silent or stalled is an error there, and a peer that is alive may take its time.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "kv/stream.h"
+#include "transport/gate.h"
+#include "transport/receiver.h"
+#include "transport/sender.h"
+
+namespace hetero::transport {
+
+// Another thread must call step() under `gate`, and changed() after it. Gate and machine outlive the stream.
+std::unique_ptr<kv::Sink> wire_sink(Gate& gate, Sender& sender);
+// Waits for the peer's offer.
+Result<std::unique_ptr<kv::Source>> wire_source(Gate& gate, Receiver& receiver, ReceiverOptions options);
+
+}  // namespace hetero::transport

@@ -1,0 +1,53 @@
+#!/usr/bin/env python3
+"""Continues a hetero-kv state in Hugging Face transformers, greedily: the same tokens as hetero-decode gives.
+
+Usage: kv_to_transformers.py MODEL STATE.h5 [N]
+MODEL is a Hugging Face folder or a .gguf file (transformers widens its weights). Needs torch, transformers, h5py; a
+.gguf also needs gguf. The state's file format is described in hetero-kv(5). Prints the N (default 32) new token ids.
+"""
+import os
+import sys
+
+import h5py
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM, DynamicCache
+
+
+def load(layer, name):
+    """K or V of a layer as float32 [1][kv_head][token][head_dim], the order that transformers has."""
+    a = layer[name]
+    x = a[...].astype(np.float32)
+    if a.attrs["scheme"] == "int8":
+        axis, n = (2, x.shape[2]) if a.attrs["axis"] == "token" else (0, x.shape[0])
+        group = int(a.attrs["group"]) or n
+        widen = lambda s: np.repeat(s[...].astype(np.float32), group, axis=axis).take(range(n), axis=axis)
+        x = x * widen(layer[name + "_scale"])
+        if not a.attrs["symmetric"]:
+            x = x + widen(layer[name + "_zero"])
+    return torch.from_numpy(np.ascontiguousarray(x.transpose(1, 0, 2)))[None]
+
+
+path, state, steps = sys.argv[1], sys.argv[2], int(sys.argv[3]) if len(sys.argv) > 3 else 32
+where = dict(pretrained_model_name_or_path=path)
+if path.endswith(".gguf"):
+    where = dict(pretrained_model_name_or_path=os.path.dirname(path) or ".", gguf_file=os.path.basename(path))
+model = AutoModelForCausalLM.from_pretrained(**where, torch_dtype=torch.float32, attn_implementation="eager").eval()
+
+with h5py.File(state) as f:
+    if f.attrs["format"] != "hetero-kv" or f.attrs["schema_major"] != 1 or f.attrs["state"] != "complete":
+        sys.exit(f"{state}: not a complete hetero-kv 1 state")
+    sequence, cache = f["sequences/0000"], DynamicCache()
+    for l in range(f.attrs["n_layers"]):
+        layer = sequence[f"layers/{l:03}"]
+        cache.update(load(layer, "k"), load(layer, "v"), l)
+    token = int(sequence.attrs["pending_token"])
+    if token < 0:
+        token = int(np.argmax(sequence["logits"][...]))
+
+tokens = [token]
+with torch.no_grad():
+    while len(tokens) < steps:
+        logits = model(input_ids=torch.tensor([[tokens[-1]]]), past_key_values=cache, use_cache=True).logits
+        tokens.append(int(logits[0, -1].argmax()))
+print(*tokens)

@@ -1,0 +1,260 @@
+// Rates of every kernel, on one thread, for the backend that HETERO_BACKEND names (default: the best), beside the roofs
+// of the machine measured in the same run. Shapes are those of SmolLM2-135M: hidden 576, feed-forward 1536, 3 KV heads
+// of 64, vocabulary 49152. Compare within one run only; noisy neighbours move everything.
+#include <benchmark/benchmark.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "bench_roofs.h"
+#include "kernels/api/ops.h"
+
+using namespace hetero::kernels;
+
+namespace {
+
+std::vector<float> ramp(std::size_t n) {
+    std::vector<float> v(n);
+    for (std::size_t i = 0; i < n; ++i) v[i] = std::sin(static_cast<float>(i % 8191) * 0.37F);
+    return v;
+}
+
+// Plain types hold ordinary numbers; blocks have arbitrary codes, and scales that are no NaN (their exponent's top bit
+// is clear).
+std::vector<std::uint8_t> weights(DType type, std::size_t n) {
+    std::vector<std::uint8_t> bytes(dtype_bytes(type, n));
+    const auto values = ramp(n);
+    auto* halves = reinterpret_cast<std::uint16_t*>(bytes.data());
+    if (type == DType::f32)
+        std::memcpy(bytes.data(), values.data(), bytes.size());
+    else if (type == DType::f16)
+        ops().f32_to_f16(values.data(), halves, n);
+    else if (type == DType::bf16)
+        ops().f32_to_bf16(values.data(), halves, n);
+    else
+        for (std::size_t i = 0; i < bytes.size(); ++i)
+            bytes[i] = static_cast<std::uint8_t>(i * 131 % 251 & (i % 2 ? 0xbf : 0xff));
+    return bytes;
+}
+
+void gflops(benchmark::State& state, double flop) {
+    state.counters["GFLOP/s"] =
+        benchmark::Counter(flop * 1e-9 * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
+}
+void gigabytes(benchmark::State& state, double bytes) {
+    state.counters["GB/s"] =
+        benchmark::Counter(bytes * 1e-9 * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
+}
+
+// ---- roofs
+
+void roof_fma(benchmark::State& state) {
+    double flop = 0;
+    for (auto _ : state) flop = hetero::bench::fma_rounds(static_cast<int>(state.range(0)), 100000);
+    gflops(state, flop);
+}
+BENCHMARK(roof_fma)->ArgName("lanes")->Arg(8)->Arg(16);
+
+void roof_read(benchmark::State& state) {
+    const std::vector<char> buffer(static_cast<std::size_t>(state.range(0)) << 20, 1);
+    for (auto _ : state) hetero::bench::read_bytes(buffer.data(), buffer.size());
+    gigabytes(state, static_cast<double>(buffer.size()));
+}
+BENCHMARK(roof_read)->ArgName("MiB")->Arg(1)->Arg(30)->Arg(1024);
+
+// ---- matrices
+
+void gemm(benchmark::State& state, DType type, std::size_t rows, std::size_t cols) {
+    const auto tokens = static_cast<std::size_t>(state.range(0));
+    const auto w = weights(type, rows * cols);
+    const auto x = ramp(tokens * cols);
+    std::vector<float> y(tokens * rows);
+    for (auto _ : state)
+        ops().gemm(type, w.data(), dtype_bytes(type, cols), 0, rows, cols, x.data(), cols, tokens, y.data(), rows);
+    gflops(state, 2.0 * static_cast<double>(rows * cols * tokens));
+}
+
+void gemv(benchmark::State& state, DType type, std::size_t rows, std::size_t cols) {
+    const auto w = weights(type, rows * cols);
+    const auto x = ramp(cols);
+    std::vector<float> y(rows);
+    for (auto _ : state) ops().gemv(type, w.data(), dtype_bytes(type, cols), 0, rows, cols, x.data(), y.data());
+    gigabytes(state, static_cast<double>(w.size()));
+}
+
+void dequantize(benchmark::State& state, DType type) {
+    constexpr std::size_t kValues = 256 * 256;
+    const auto w = weights(type, kValues);
+    std::vector<float> y(kValues);
+    for (auto _ : state) ops().dequantize(type, w.data(), y.data(), kValues);
+    gigabytes(state, static_cast<double>(kValues) * 4);
+}
+
+// ---- attention: one query head of 64
+
+void attention(benchmark::State& state, DType type) {
+    const auto queries = static_cast<std::size_t>(state.range(0)), keys = static_cast<std::size_t>(state.range(1));
+    constexpr std::size_t kDim = 64;
+    std::vector<std::uint8_t> k(dtype_bytes(type, keys * kDim)), v = k;
+    const auto values = ramp(keys * kDim);
+    for (auto* part : {&k, &v}) {
+        if (type == DType::f32) std::memcpy(part->data(), values.data(), part->size());
+        if (type == DType::f16)
+            ops().f32_to_f16(values.data(), reinterpret_cast<std::uint16_t*>(part->data()), values.size());
+        if (type == DType::bf16)
+            ops().f32_to_bf16(values.data(), reinterpret_cast<std::uint16_t*>(part->data()), values.size());
+    }
+    const auto q = ramp(queries * kDim);
+    std::vector<float> out(queries * kDim);
+    const AttentionArgs args{.q = q.data(),
+                             .q_stride = kDim,
+                             .k = {type, k.data(), kDim},
+                             .v = {type, v.data(), kDim},
+                             .out = out.data(),
+                             .out_stride = kDim,
+                             .n_queries = queries,
+                             .kv_tokens = keys,
+                             .first_position = keys - queries,
+                             .window = 0,
+                             .head_dim_k = kDim,
+                             .head_dim_v = kDim,
+                             .scale = 0.125F,
+                             .softcap = 0};
+    for (auto _ : state) ops().attention(args);
+    const double pairs =
+        static_cast<double>(queries) * (static_cast<double>(keys - queries) + (static_cast<double>(queries) + 1) / 2);
+    gflops(state, 4.0 * kDim * pairs);
+    gigabytes(state, static_cast<double>(k.size() + v.size()));
+}
+
+// ---- the rest, on 64 Ki values that stay in the L2 cache
+
+constexpr std::size_t kValues = 64 * 1024;
+
+template <class Run>
+void stream(benchmark::State& state, double bytes_per_value, Run run) {
+    const auto x = ramp(kValues);
+    auto y = x;
+    std::vector<std::uint16_t> half(kValues, 0x3c00);
+    std::vector<std::uint8_t> codes(kValues, 7);
+    for (auto _ : state) {
+        run(x.data(), y.data(), half.data(), codes.data());
+        benchmark::ClobberMemory();
+    }
+    gigabytes(state, bytes_per_value * kValues);
+}
+
+void register_all() {
+    struct Shape {
+        const char* name;
+        std::size_t rows, cols;
+    };
+    const auto reg = [](const std::string& name, auto function) {
+        return benchmark::RegisterBenchmark(name.c_str(), function);
+    };
+    for (const Shape& s : {Shape{"q", 576, 576}, {"k", 192, 576}, {"gate", 1536, 576}, {"down", 576, 1536}})
+        for (const DType type : {DType::q4_1, DType::q8_0, DType::f16, DType::f32})
+            reg(std::string("gemm/") + std::string(dtype_info(type).name) + "/" + s.name,
+                [=](benchmark::State& state) { gemm(state, type, s.rows, s.cols); })
+                ->ArgName("tokens")
+                ->Arg(2)
+                ->Arg(8)
+                ->Arg(256)
+                ->Arg(512);
+    reg("gemm/q8_0/head", [](benchmark::State& state) { gemm(state, DType::q8_0, 49152, 576); })
+        ->ArgName("tokens")
+        ->Arg(4);
+    reg("gemm/q4_k/large", [](benchmark::State& state) { gemm(state, DType::q4_k, 512, 8192); })
+        ->ArgName("tokens")
+        ->Arg(256);
+    for (int i = 0; i < static_cast<int>(DType::count_); ++i) {
+        const auto type = static_cast<DType>(i);
+        if (type == DType::i8 || type == DType::u8 || type == DType::i32) continue;
+        const std::string name(dtype_info(type).name);
+        reg("gemv/" + name + "/cache", [=](benchmark::State& state) { gemv(state, type, 576, 1536); });
+        reg("gemv/" + name + "/memory", [=](benchmark::State& state) { gemv(state, type, 98304, 1536); });
+        reg("dequantize/" + name, [=](benchmark::State& state) { dequantize(state, type); });
+    }
+    reg("gemv/q8_0/head", [](benchmark::State& state) { gemv(state, DType::q8_0, 49152, 576); });
+    for (const DType type : {DType::f16, DType::bf16, DType::f32})
+        reg("attention/" + std::string(dtype_info(type).name), [=](benchmark::State& state) { attention(state, type); })
+            ->ArgNames({"queries", "keys"})
+            ->Args({1, 512})
+            ->Args({1, 2048})
+            ->Args({1, 32768})
+            ->Args({256, 256})
+            ->Args({256, 2048});
+
+    reg("f32_to_f16", [](benchmark::State& s) {
+        stream(s, 6, [](auto* x, auto*, auto* h, auto*) { ops().f32_to_f16(x, h, kValues); });
+    });
+    reg("f32_to_bf16", [](benchmark::State& s) {
+        stream(s, 6, [](auto* x, auto*, auto* h, auto*) { ops().f32_to_bf16(x, h, kValues); });
+    });
+    reg("f16_to_f32", [](benchmark::State& s) {
+        stream(s, 6, [](auto*, auto* y, auto* h, auto*) { ops().f16_to_f32(h, y, kValues); });
+    });
+    reg("bf16_to_f32", [](benchmark::State& s) {
+        stream(s, 6, [](auto*, auto* y, auto* h, auto*) { ops().bf16_to_f32(h, y, kValues); });
+    });
+    reg("rms_norm", [](benchmark::State& s) {
+        stream(s, 12, [](auto* x, auto* y, auto*, auto*) {
+            for (std::size_t i = 0; i + 576 <= kValues; i += 576) ops().rms_norm(x + i, x, y + i, 576, 1e-5F);
+        });
+    });
+    reg("rope", [](benchmark::State& s) {
+        stream(s, 8, [](auto* x, auto* y, auto*, auto*) {
+            ops().rope(x, y, kValues / 64, 64, {x, x + 32, 32}, 0, RopePairing::half_split);
+        });
+    });
+    reg("rope_interleaved", [](benchmark::State& s) {
+        stream(s, 8, [](auto* x, auto* y, auto*, auto*) {
+            ops().rope(x, y, kValues / 64, 64, {x, x + 32, 32}, 0, RopePairing::interleaved);
+        });
+    });
+    reg("silu_mul", [](benchmark::State& s) {
+        stream(s, 12, [](auto* x, auto* y, auto*, auto*) { ops().silu_mul(x, x, y, kValues); });
+    });
+    reg("add",
+        [](benchmark::State& s) { stream(s, 12, [](auto* x, auto* y, auto*, auto*) { ops().add(x, y, kValues); }); });
+    reg("quantize_i8", [](benchmark::State& s) {
+        stream(s, 5, [](auto* x, auto*, auto*, auto* q) {
+            ops().quantize_i8(x, 0.01F, reinterpret_cast<std::int8_t*>(q), kValues);
+        });
+    });
+    reg("quantize_u8", [](benchmark::State& s) {
+        stream(s, 5, [](auto* x, auto*, auto*, auto* q) { ops().quantize_u8(x, 0.01F, -1, q, kValues); });
+    });
+    reg("dequantize_i8", [](benchmark::State& s) {
+        stream(s, 5, [](auto*, auto* y, auto*, auto* q) {
+            ops().dequantize_i8(reinterpret_cast<const std::int8_t*>(q), 0.01F, y, kValues);
+        });
+    });
+    reg("dequantize_u8", [](benchmark::State& s) {
+        stream(s, 5, [](auto*, auto* y, auto*, auto* q) { ops().dequantize_u8(q, 0.01F, -1, y, kValues); });
+    });
+    reg("min_max", [](benchmark::State& s) {
+        stream(s, 4, [](auto* x, auto*, auto*, auto*) {
+            float low = 0, high = 0;
+            benchmark::DoNotOptimize(ops().min_max(x, kValues, &low, &high));
+        });
+    });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    if (const char* error = backend_error()) {
+        std::fprintf(stderr, "bench_kernels: %s\n", error);
+        return 4;
+    }
+    benchmark::AddCustomContext("backend", ops().name);
+    benchmark::Initialize(&argc, argv);
+    if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+    register_all();
+    benchmark::RunSpecifiedBenchmarks();
+    benchmark::Shutdown();
+}

@@ -1,0 +1,14 @@
+// What the machine can do at most, measured on one thread, to set the kernels' figures against.
+#pragma once
+#include <cstddef>
+
+namespace hetero::bench {
+
+// Runs `rounds` of independent f32 FMAs in registers; returns the floating-point operations done. lanes: 8 (AVX2),
+// 16 (AVX-512).
+double fma_rounds(int lanes, std::size_t rounds);
+
+// Reads the buffer once, in 64-byte lines, four streams apart.
+void read_bytes(const void* data, std::size_t bytes);
+
+}  // namespace hetero::bench

@@ -1,0 +1,40 @@
+#!/usr/bin/env bats
+# stdin under mpirun: rank 0 gets all of it, the others get none and say so.
+load helper
+
+setup() {
+  cd "$BATS_TEST_TMPDIR" || return 1
+  command -v mpirun >/dev/null || skip "mpirun is not installed"
+  hetero-prefill --version --json | grep -q '"mpi"' || skip "built without MPI"
+  export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+}
+
+@test "rank 0 reads all of a long prompt" {
+  head -c 300000 /dev/zero | tr '\0' 'a' >prompt
+  expected=$(hetero-prefill -m "$tiny" -f prompt --truncate end --dry-run --json -q 2>&1 | json_list token_ids)
+  actual=$(mpirun --oversubscribe -n 1 hetero-prefill -m "$tiny" -f - --truncate end --dry-run --json -q <prompt | json_list token_ids)
+  [ -n "$expected" ]
+  [ "$actual" = "$expected" ]
+  # Not cut off before the end: the whole length is in the message.
+  tokens=$(hetero-prefill -m "$tiny" -f prompt -o a.h5 2>&1 | grep -o 'has [0-9]* tokens')
+  mpirun --oversubscribe -n 1 hetero-prefill -m "$tiny" -f - -o a.h5 <prompt 2>&1 | grep -q "$tokens"
+}
+
+@test "a rank that needs a prompt and gets none refuses" {
+  echo hello >prompt
+  run mpirun --oversubscribe -n 1 hw-probe --quick --json : -n 1 hetero-prefill -m "$tiny" -f - -o a.h5 <prompt
+  [ "$status" -ne 0 ]
+  grep -q 'prompt is empty' <<<"$output"
+  [ ! -e a.h5 ]
+}
+
+@test "a loop over a list runs for every line when mpirun gets no stdin" {
+  printf '5,6\n7,8\n9,10\n' >list
+  count=0
+  while read -r ids; do
+    mpirun --oversubscribe -n 1 hetero-prefill -m "$tiny" --tokens "$ids" -o "out$count.h5" -q </dev/null
+    count=$((count + 1))
+  done <list
+  [ "$count" -eq 3 ]
+  [ -e out2.h5 ]
+}

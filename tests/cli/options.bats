@@ -1,0 +1,156 @@
+#!/usr/bin/env bats
+# Options, help, manual, completion, settings: the same in every tool.
+load helper
+
+@test "--version is one line; with --json it describes the build" {
+  for tool in "${tools[@]}"; do
+    run --separate-stderr "$tool" --version
+    [ "$status" -eq 0 ]
+    [[ $output =~ ^$tool\ [0-9]+\.[0-9]+\.[0-9]+$ ]]
+    [ -z "$stderr" ]
+    run --separate-stderr "$tool" --version --json
+    [ "$status" -eq 0 ]
+    for key in tool version schema backends codecs families libraries; do
+      grep -q "\"$key\":" <<<"$output"
+    done
+    grep -q '"int8"' <<<"$output"
+    grep -q '"llama"' <<<"$output"
+  done
+}
+
+@test "no tool needs a GPU library to start" {
+  for tool in "${tools[@]}"; do
+    run ldd "$HETERO_BIN/$tool"
+    [ "$status" -eq 0 ]
+    ! grep -qE 'libcuda|libnvidia-ml' <<<"$output"
+  done
+}
+
+@test "help and manual page name the same options" {
+  [ -n "$HETERO_MAN" ] || skip "HETERO_MAN is not set"
+  for tool in "${tools[@]}"; do
+    "$tool" --help | sed -n 's/^  \( *--*[^ ].*\)$/\1/p' | sed 's/^ *//; s/  .*//' |
+      grep -oE -- '(^|[ ,])--?[a-zA-Z][a-zA-Z-]*' | tr -d ' ,' | sort -u >help
+    sed -n 's/^\.It Fl //p' "$HETERO_MAN/$tool.1" | sed 's/ Ar .*//; s/ Cm .*//' | tr -d ',' | tr ' ' '\n' |
+      grep . | sed 's/^/-/' | sort -u >man
+    [ "$(wc -l <help)" -gt 10 ]
+    diff help man
+  done
+}
+
+@test "manual pages are clean" {
+  command -v mandoc >/dev/null || skip "mandoc is not installed"
+  for page in "$HETERO_MAN"/*.[1-8]; do
+    # References are looked up among the installed pages, where these are not yet.
+    mandoc -Tlint "$page" | grep -v 'referenced manual not found' >lint || true
+    [ ! -s lint ] || { cat lint; return 1; }
+  done
+}
+
+@test "an unknown option is a usage error that names the nearest" {
+  refuses 2 'unknown option --epsilom; the nearest is --epsilon' kv-verify --epsilom 1 a b
+  refuses 2 'unknown option --kv-dtyp' hetero-prefill --kv-dtyp f16
+  refuses 2 'KV is missing' hetero-decode -m m
+  refuses 2 'unexpected argument' kv-send a b -o c
+  refuses 2 '--output' kv-send a -o b -o c
+  refuses 2 '--threads' kv-quantize a -o b --dtype int8 -t many
+  refuses 2 '--dtype' kv-quantize a -o b --dtype
+}
+
+@test "values that look like options or lists are taken as they are" {
+  run --separate-stderr token_ids -m "$tiny" --bos off -p "--json"
+  [ "$status" -eq 0 ]
+  [ -n "$output" ]
+  run --separate-stderr token_ids -m "$tiny" --bos off -p "[a,b]"
+  [ "$status" -eq 0 ]
+  [ -n "$output" ]
+  bracket=$output
+  run --separate-stderr token_ids -m "$tiny" --bos off -p "a"
+  [ "$output" != "$bracket" ]
+}
+
+@test "bash completion offers options, choices and files" {
+  for tool in "${tools[@]}"; do
+    "$tool" --completion bash >completion
+    bash -n completion
+  done
+  hetero-prefill --completion bash >completion
+  touch some-file
+  run bash -c 'source ./completion
+    COMP_WORDS=(hetero-prefill --kv-d) COMP_CWORD=1; _hetero_prefill; echo "${COMPREPLY[*]}"
+    COMP_WORDS=(hetero-prefill --kv-dtype b) COMP_CWORD=2; _hetero_prefill; echo "${COMPREPLY[*]}"
+    COMP_WORDS=(hetero-prefill -f some) COMP_CWORD=2; _hetero_prefill; echo "${COMPREPLY[*]}"'
+  [ "${lines[0]}" = "--kv-dtype" ]
+  [ "${lines[1]}" = "bf16" ]
+  [ "${lines[2]}" = "some-file" ]
+}
+
+@test "settings come from the command line, the environment, the file, in this order" {
+  cat >settings.toml <<'END'
+threads = 3
+kv-dtype = "bf16"
+[hetero-prefill]
+chunk = 64
+[kv-verify]
+epsilon = 0.01
+END
+  run --separate-stderr env HETERO_KV_DTYPE=f32 hetero-prefill --config settings.toml -t 5 --dump-config
+  [ "$status" -eq 0 ]
+  grep -E '^threads = "?5"? .*--threads' <<<"$output"
+  grep -E '^kv-dtype = "f32" .*HETERO_KV_DTYPE' <<<"$output"
+  grep -E '^chunk = "?64"? .*settings.toml' <<<"$output"
+  grep -E '^bos = "auto" .*default' <<<"$output"
+  ! grep -q epsilon <<<"$output"
+}
+
+@test "an unknown key in the settings file is an error that names the nearest" {
+  echo 'kv-dtyp = "bf16"' >settings.toml
+  refuses 2 'kv-dtyp.*kv-dtype' hetero-prefill --config settings.toml -m m -p x -o y
+  refuses 2 'HETERO_THREADS.*many' env HETERO_THREADS=many hetero-prefill -m m -p x -o y
+  refuses 3 'missing.toml' hetero-prefill --config missing.toml -m m -p x -o y
+}
+
+@test "a full or closed stdout is noticed" {
+  for tool in "${tools[@]}"; do
+    run --separate-stderr bash -c "$tool --help >/dev/full"
+    [ "$status" -eq 4 ]
+    grep -q 'No space left on device' <<<"$stderr"
+    run --separate-stderr bash -c "$tool --version >&-"
+    [ "$status" -eq 4 ]
+  done
+}
+
+@test "a reader that goes away ends a tool quietly" {
+  hetero-prefill -m "$tiny" -p "Hello" -o a.h5 -q
+  # A pipe whose reader closed before the first byte.
+  run --separate-stderr bash -c "{ sleep 0.3; hetero-decode -m '$tiny' a.h5 -n 8 --ignore-eos -q; echo \$? >status; } | true"
+  [ -z "$stderr" ]
+  [ "$(cat status)" -eq 141 ]
+}
+
+@test "log lines as JSON, and nothing that a terminal would obey" {
+  run --separate-stderr kv-verify --log-format json missing.h5
+  [ "$status" -eq 3 ]
+  [[ $stderr == '{"level":"error","tool":"kv-verify","message":'* ]]
+  run --separate-stderr kv-verify $'bad\e[31mname\nx'
+  [ "$status" -eq 3 ]
+  ! grep -q $'\e' <<<"$stderr"
+  [ "$(wc -l <<<"$stderr")" -eq 1 ]
+}
+
+@test "--device: cuda is refused, auto says what it came to" {
+  for tool in "hetero-prefill -m $tiny -p x -o a.h5" "hetero-decode -m $tiny a.h5"; do
+    # shellcheck disable=SC2086
+    refuses 4 'cuda' $tool --device cuda
+  done
+  [ ! -e a.h5 ]
+  run --separate-stderr hetero-prefill -m "$tiny" -p Hello -o a.h5 --device auto
+  [ "$status" -eq 0 ]
+  grep -q 'device: CPU' <<<"$stderr"
+  run --separate-stderr hetero-prefill -m "$tiny" -p Hello -o b.h5
+  ! grep -q 'device:' <<<"$stderr"
+}
+
+@test "a kernel backend that does not exist is refused" {
+  refuses 4 'HETERO_BACKEND' env HETERO_BACKEND=abacus hetero-prefill -m "$tiny" -p x -o a.h5
+}

@@ -1,0 +1,116 @@
+#include "base/threads.h"
+
+#include <doctest/doctest.h>
+#include <sched.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <numeric>
+#include <thread>
+#include <vector>
+
+#include "base/limits.h"
+
+using namespace hetero;
+
+TEST_CASE("every task runs exactly once, on a worker of the pool") {
+    for (const int threads : {1, 2, 3, 4, 7, 16}) {
+        ThreadPool pool(threads);
+        REQUIRE(pool.size() == threads);
+        for (const std::size_t tasks : {0U, 1U, 2U, 3U, 15U, 16U, 17U, 1000U}) {
+            std::vector<std::atomic<int>> runs(tasks);
+            std::atomic<int> outside{0};
+            pool.parallel_for(tasks, [&](std::size_t task, int worker) {
+                runs[task].fetch_add(1, std::memory_order_relaxed);
+                if (worker < 0 || worker >= threads) outside.fetch_add(1);
+            });
+            CHECK(outside == 0);
+            for (std::size_t task = 0; task < tasks; ++task)
+                REQUIRE_MESSAGE(runs[task] == 1, "task ", task, " of ", tasks, ", ", threads, " threads");
+        }
+    }
+}
+
+TEST_CASE("a worker runs one task at a time, so that its scratch memory is its own") {
+    ThreadPool pool(4);
+    std::vector<std::atomic<int>> busy(4);
+    std::atomic<int> clashes{0};
+    for (int loop = 0; loop < 200; ++loop) {
+        pool.parallel_for(64, [&](std::size_t, int worker) {
+            if (busy[static_cast<std::size_t>(worker)].exchange(1) != 0) clashes.fetch_add(1);
+            std::this_thread::yield();
+            busy[static_cast<std::size_t>(worker)].store(0);
+        });
+    }
+    CHECK(clashes == 0);
+}
+
+TEST_CASE("plain memory written before a loop is seen in it, and what it wrote is seen after it") {
+    ThreadPool pool(4);
+    std::vector<std::uint64_t> values(257, 1);  // no atomics: a race shows as a wrong sum, and under ThreadSanitizer
+    for (std::uint64_t loop = 0; loop < 20'000; ++loop) {
+        const std::size_t tasks = 1 + loop % values.size();
+        const std::uint64_t before =
+            std::accumulate(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(tasks), std::uint64_t{0});
+        pool.parallel_for(tasks, [&values, loop](std::size_t task, int) { values[task] += loop; });
+        const std::uint64_t after =
+            std::accumulate(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(tasks), std::uint64_t{0});
+        REQUIRE(after == before + loop * tasks);
+    }
+}
+
+TEST_CASE("pools that sleep between loops, and pools that end right after one, lose no wake-up") {
+    for (int round = 0; round < 300; ++round) {
+        ThreadPool pool(3);
+        std::atomic<int> runs{0};
+        if (round % 2 == 0) pool.parallel_for(5, [&](std::size_t, int) { runs.fetch_add(1); });
+        if (round % 10 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));  // longer than workers spin
+        pool.parallel_for(3, [&](std::size_t, int) { runs.fetch_add(1); });
+        REQUIRE(runs == (round % 2 == 0 ? 8 : 3));
+    }
+}
+
+TEST_CASE("several pools work side by side and inside each other") {
+    ThreadPool outer(3);
+    std::vector<std::unique_ptr<ThreadPool>> inner;
+    for (int i = 0; i < 3; ++i) inner.push_back(std::make_unique<ThreadPool>(2));
+    std::atomic<int> runs{0};
+    for (int loop = 0; loop < 50; ++loop) {
+        outer.parallel_for(9, [&](std::size_t, int worker) {
+            inner[static_cast<std::size_t>(worker)]->parallel_for(4, [&](std::size_t, int) { runs.fetch_add(1); });
+        });
+    }
+    CHECK(runs == 50 * 9 * 4);
+}
+
+TEST_CASE("a pool asked for less than one thread has the caller") {
+    for (const int threads : {0, -3}) {
+        ThreadPool pool(threads);
+        CHECK(pool.size() == 1);
+        int runs = 0;
+        pool.parallel_for(3, [&](std::size_t, int worker) { runs += worker == 0 ? 1 : 100; });
+        CHECK(runs == 3);
+    }
+}
+
+TEST_CASE("the default number of threads follows the affinity mask") {
+    cpu_set_t before;
+    REQUIRE(::sched_getaffinity(0, sizeof before, &before) == 0);
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+        if (!CPU_ISSET(cpu, &before)) continue;
+        CPU_SET(cpu, &one);
+        break;
+    }
+    REQUIRE(::sched_setaffinity(0, sizeof one, &one) == 0);
+    const int bound = default_thread_count();
+    const SystemLimits limits = read_system_limits();
+    REQUIRE(::sched_setaffinity(0, sizeof before, &before) == 0);
+    CHECK(bound == 1);
+    CHECK(limits.cpus_allowed == 1);
+    CHECK(limits.cpus_online >= CPU_COUNT(&before));
+    CHECK(default_thread_count() >= 1);
+    CHECK(default_thread_count() <= CPU_COUNT(&before));
+}

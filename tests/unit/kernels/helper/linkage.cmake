@@ -1,0 +1,22 @@
+# Fails if an object compiled for one instruction set defines a weak symbol: the linker keeps one copy of such a symbol,
+# and a CPU without that instruction set might run it. cmake -DNM=... -DOBJECTS=a.o,b.o -P linkage.cmake
+string(REPLACE "," ";" objects "${OBJECTS}")
+set(checked 0)
+foreach(object IN LISTS objects)
+  if(NOT object MATCHES "/cpu/avx[0-9]+\\.cpp\\.")
+    continue()
+  endif()
+  execute_process(COMMAND ${NM} --defined-only ${object} OUTPUT_VARIABLE symbols RESULT_VARIABLE status)
+  if(NOT status EQUAL 0)
+    message(FATAL_ERROR "nm failed on ${object}")
+  endif()
+  string(REGEX MATCHALL "[^\n]* [VWu] [^\n]*" weak "${symbols}")
+  list(FILTER weak EXCLUDE REGEX "DW\\.ref\\.")  # the reference to an exception handler is data
+  if(weak)
+    message(FATAL_ERROR "${object} defines weak symbols: ${weak}")
+  endif()
+  math(EXPR checked "${checked} + 1")
+endforeach()
+if(checked LESS 2)
+  message(FATAL_ERROR "found ${checked} objects to check")
+endif()

@@ -1,0 +1,271 @@
+// Files that other programs have made or changed by means of the HDF5 library.
+#include <hdf5.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <functional>
+
+#include "states.h"
+
+using namespace hetero;
+using namespace hetero::test;
+
+namespace {
+
+kv::State two_layers() {
+    Plan plan;
+    plan.k = int8_scheme(quant::Axis::token, 4, true);
+    return make_state(plan);
+}
+
+// Saves a state, lets `change` loose on it, and gives the reader's answer.
+Result<kv::State> after(const std::function<void(hid_t file)>& change, const kv::State& state = two_layers()) {
+    const Folder folder;
+    const std::string path = folder.file("a.h5");
+    save(state, path);
+    const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
+    REQUIRE(file >= 0);
+    change(file);
+    REQUIRE(H5Fclose(file) >= 0);
+    return load(path);
+}
+
+void set_integer(hid_t file, const char* object, const char* name, std::int64_t value) {
+    const hid_t owner = H5Oopen(file, object, H5P_DEFAULT);
+    const hid_t attribute = H5Aopen(owner, name, H5P_DEFAULT);
+    REQUIRE(attribute >= 0);
+    REQUIRE(H5Awrite(attribute, H5T_NATIVE_INT64, &value) >= 0);
+    H5Aclose(attribute);
+    H5Oclose(owner);
+}
+
+void set_number(hid_t file, const char* name, double value) {
+    const hid_t attribute = H5Aopen(file, name, H5P_DEFAULT);
+    REQUIRE(attribute >= 0);
+    REQUIRE(H5Awrite(attribute, H5T_NATIVE_DOUBLE, &value) >= 0);
+    H5Aclose(attribute);
+}
+
+void set_text(hid_t file, const char* object, const char* name, const char* value) {
+    const hid_t type = H5Tcopy(H5T_C_S1);
+    H5Tset_size(type, H5T_VARIABLE);
+    H5Tset_cset(type, H5T_CSET_UTF8);
+    const hid_t space = H5Screate(H5S_SCALAR);
+    if (H5Aexists_by_name(file, object, name, H5P_DEFAULT) > 0) H5Adelete_by_name(file, object, name, H5P_DEFAULT);
+    const hid_t attribute = H5Acreate_by_name(file, object, name, type, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+    REQUIRE(attribute >= 0);
+    REQUIRE(H5Awrite(attribute, type, &value) >= 0);
+    H5Aclose(attribute);
+    H5Sclose(space);
+    H5Tclose(type);
+}
+
+// Puts another dataset in the place of one.
+void replace_dataset(hid_t file, const char* path, hid_t type, std::vector<hsize_t> shape, hsize_t chunk_rows = 0,
+                     int gzip = 0) {
+    if (H5Lexists(file, path, H5P_DEFAULT) > 0) H5Ldelete(file, path, H5P_DEFAULT);
+    const hid_t space = H5Screate_simple(static_cast<int>(shape.size()), shape.data(), nullptr);
+    const hid_t list = H5Pcreate(H5P_DATASET_CREATE);
+    if (chunk_rows != 0) {
+        auto chunk = shape;
+        chunk[0] = chunk_rows;
+        H5Pset_chunk(list, static_cast<int>(chunk.size()), chunk.data());
+    } else {
+        H5Pset_alloc_time(list, H5D_ALLOC_TIME_EARLY);
+    }
+    if (gzip != 0) H5Pset_deflate(list, static_cast<unsigned>(gzip));
+    const hid_t dataset = H5Dcreate2(file, path, type, space, H5P_DEFAULT, list, H5P_DEFAULT);
+    REQUIRE(dataset >= 0);
+    H5Dclose(dataset);
+    H5Pclose(list);
+    H5Sclose(space);
+}
+
+void check_refused(const Result<kv::State>& result, std::initializer_list<std::string_view> parts) {
+    REQUIRE(!result.has_value());
+    CHECK(result.error().code == Errc::bad_input);
+    for (const auto part : parts)
+        CHECK_MESSAGE(result.error().message.find(part) != std::string::npos, part,
+                      " is not in: ", result.error().message);
+    CHECK(result.error().message.find('\n') == std::string::npos);
+}
+
+}  // namespace
+
+TEST_CASE("a larger minor version is read, and unknown names are ignored") {
+    const kv::State state = two_layers();
+    const auto back = after(
+        [](hid_t file) {
+            set_integer(file, "/", "schema_minor", 7);
+            set_text(file, "/", "from_the_future", "yes");
+            set_text(file, "/sequences/0000/layers/000/k", "colour", "blue");
+            replace_dataset(file, "/sequences/0000/layers/000/new_array", H5T_STD_I64BE, {3, 2});
+            replace_dataset(file, "/sequences/0000/mask", H5T_STD_U8LE, {9}, 3, 1);
+        },
+        state);
+    REQUIRE_MESSAGE(back.has_value(), back.error().message);
+    CHECK(difference(state, *back) == "");
+}
+
+TEST_CASE("a larger major version is refused, with both versions") {
+    check_refused(after([](hid_t file) { set_integer(file, "/", "schema_major", 2); }), {"2.0", "version 1"});
+    check_refused(after([](hid_t file) { set_integer(file, "/", "schema_major", 0); }), {"0.0", "no such version"});
+    check_refused(after([](hid_t file) { set_integer(file, "/", "schema_minor", -1); }), {"1.-1"});
+}
+
+TEST_CASE("a partial state is refused") {
+    check_refused(after([](hid_t file) { set_text(file, "/", "state", "partial"); }), {"not complete", "partial"});
+}
+
+TEST_CASE("changed attributes and arrays are found, with what was expected") {
+    check_refused(after([](hid_t file) { set_number(file, "rope_theta", 100000); }), {"compat_hash"});
+    check_refused(after([](hid_t file) { set_text(file, "/", "model_id", "another"); }), {"root of /integrity"});
+    check_refused(after([](hid_t file) { set_text(file, "/", "provenance", ""); }), {"root of /integrity"});
+    check_refused(after([](hid_t file) { set_integer(file, "/sequences/0000", "pending_token", 3); }),
+                  {"root of /integrity"});
+    check_refused(after([](hid_t file) { set_integer(file, "/sequences/0000/layers/001/k", "group", 8); }),
+                  {"root of /integrity"});
+    check_refused(after([](hid_t file) { set_integer(file, "/sequences/0000", "next_position", 6); }),
+                  {"next_position", "6", "5"});
+    check_refused(after([](hid_t file) { set_text(file, "/", "rope_convention", "interleaved"); }),
+                  {"rope_convention", "interleaved", "half-split"});
+    check_refused(after([](hid_t file) { set_integer(file, "/", "tp_size", 2); }), {"tp_size", "2", "1"});
+    check_refused(after([](hid_t file) { H5Ldelete(file, "/sequences/0000/layers/001/k_scale", H5P_DEFAULT); }),
+                  {"/sequences/0000/layers/001/k_scale is missing"});
+    check_refused(after([](hid_t file) { H5Ldelete(file, "/integrity", H5P_DEFAULT); }), {"/integrity is missing"});
+    check_refused(after([](hid_t file) { H5Adelete(file, "arch"); }), {"attribute arch of / is missing"});
+    check_refused(after([](hid_t file) { set_text(file, "/", "n_layers", "2"); }),
+                  {"attribute n_layers of /", "integer"});
+}
+
+TEST_CASE("numbers that lie are refused before memory is taken for them") {
+    constexpr std::int64_t huge = 0x7FFFFFFF;
+    check_refused(after([](hid_t file) { set_integer(file, "/sequences/0000", "n_tokens", huge); }), {"2147483647"});
+    check_refused(after([](hid_t file) { set_integer(file, "/", "n_sequences", huge); }), {"n_sequences"});
+    check_refused(after([](hid_t file) { set_integer(file, "/", "n_layers", huge); }), {});
+    check_refused(after([](hid_t file) { set_integer(file, "/", "n_layers", -1); }), {"n_layers", "-1"});
+    check_refused(after([](hid_t file) { set_integer(file, "/", "n_layers", INT64_MIN); }), {"n_layers"});
+    check_refused(after([](hid_t file) { set_integer(file, "/", "tokens_per_chunk", 0); }), {"tokens_per_chunk"});
+    check_refused(after([](hid_t file) { replace_dataset(file, "/sequences/0000/tokens", H5T_STD_I32LE, {5}, 1); }),
+                  {"/sequences/0000/tokens", "chunks"});
+    // Shapes whose product wraps to a small number, on storage that is there.
+    check_refused(after([](hid_t file) {
+                      H5Ldelete(file, "/sequences/0000/tokens", H5P_DEFAULT);
+                      const hsize_t shape[] = {hsize_t{1} << 40};
+                      const hid_t space = H5Screate_simple(1, shape, nullptr);
+                      const hid_t dataset = H5Dcreate2(file, "/sequences/0000/tokens", H5T_STD_I32LE, space,
+                                                       H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+                      REQUIRE(dataset >= 0);
+                      H5Dclose(dataset);
+                      H5Sclose(space);
+                  }),
+                  {"/sequences/0000/tokens", "do not lie within the file"});
+}
+
+TEST_CASE("arrays of another type, shape or storage are refused with both") {
+    const char* k = "/sequences/0000/layers/000/v";  // f16 [5][2][8]
+    check_refused(after([&](hid_t file) { replace_dataset(file, k, H5T_IEEE_F32LE, {5, 2, 8}); }), {k});
+    check_refused(after([&](hid_t file) { replace_dataset(file, k, H5T_IEEE_F64LE, {5, 2, 8}); }), {k, "type"});
+    check_refused(after([&](hid_t file) { replace_dataset(file, k, H5T_IEEE_F32BE, {5, 2, 8}); }), {k, "type"});
+    check_refused(after([&](hid_t file) { replace_dataset(file, k, H5T_IEEE_F32LE, {5, 2, 8}, 5, 6); }), {k, "chunks"});
+    check_refused(after([&](hid_t file) {
+                      H5Ldelete(file, k, H5P_DEFAULT);
+                      H5Lcreate_soft("/nowhere", file, k, H5P_DEFAULT, H5P_DEFAULT);
+                  }),
+                  {k});
+    check_refused(after([&](hid_t file) {
+                      H5Ldelete(file, k, H5P_DEFAULT);
+                      H5Lcreate_hard(file, "/sequences", file, k, H5P_DEFAULT, H5P_DEFAULT);
+                  }),
+                  {k, "not a dataset"});
+}
+
+TEST_CASE("one sequence under many names does not multiply in memory") {
+    check_refused(after([](hid_t file) {
+                      for (const char* name : {"/sequences/0001", "/sequences/0002"})
+                          H5Lcreate_hard(file, "/sequences/0000", file, name, H5P_DEFAULT, H5P_DEFAULT);
+                      set_integer(file, "/", "n_sequences", 3);
+                  }),
+                  {"/sequences/0001", "a second sequence has the id"});
+}
+
+TEST_CASE("HDF5 files of others are refused as such") {
+    const Folder folder;
+    for (const bool recent : {true, false}) {
+        CAPTURE(recent);
+        const std::string path = folder.file(recent ? "recent.h5" : "old.h5");
+        const hid_t access = H5Pcreate(H5P_FILE_ACCESS);
+        if (recent) H5Pset_libver_bounds(access, H5F_LIBVER_V110, H5F_LIBVER_V110);
+        const hid_t file = H5Fcreate(path.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, access);
+        REQUIRE(file >= 0);
+        replace_dataset(file, "/values", H5T_IEEE_F32LE, {3, 100, 64});
+        H5Fclose(file);
+        H5Pclose(access);
+        check_refused(load(path), {path, recent ? "attribute format of / is missing" : "superblock version 0"});
+    }
+}
+
+TEST_CASE("a state opens while another process holds a lock on it") {
+    const Folder folder;
+    const kv::State state = two_layers();
+    save(state, folder.file("a.h5"));
+    const hid_t other = H5Fopen(folder.file("a.h5").c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);  // the library locks it
+    REQUIRE(other >= 0);
+    const auto back = load(folder.file("a.h5"));
+    REQUIRE_MESSAGE(back.has_value(), back.error().message);
+    CHECK(difference(state, *back) == "");
+    H5Fclose(other);
+}
+
+TEST_CASE("a killed writer leaves a temporary that is refused as not complete") {
+    const Folder folder;
+    Plan plan;
+    plan.lengths = {3000};  // enough to have reached the file
+    plan.n_layers = 3;
+    const kv::State state = make_state(plan);
+    const pid_t child = ::fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+        auto sink = kv::create_file(folder.file("a.h5"), io::Overwrite::refuse);
+        if (!sink || !(*sink)->begin(state.header) || !(*sink)->write_layer(state.layers[0][0])) ::_exit(1);
+        ::kill(::getpid(), SIGKILL);
+    }
+    int status = 0;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    REQUIRE(WIFSIGNALED(status));
+    const auto names = folder.names();
+    REQUIRE(names.size() == 1);
+    CHECK(names[0] != "a.h5");
+    CHECK(std::filesystem::file_size(folder.file(names[0])) > 3000 * 16);
+    check_refused(load(folder.file(names[0])), {"not complete"});
+    save(state, folder.file("a.h5"));  // and does not hinder the next one
+    CHECK(load(folder.file("a.h5")).has_value());
+}
+
+TEST_CASE("where the system refuses to write, the reason is told and nothing is left") {
+    const Folder folder;
+    Plan plan;
+    plan.lengths = {4000};
+    const kv::State state = make_state(plan);
+    const pid_t child = ::fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+        ::signal(SIGXFSZ, SIG_IGN);
+        const rlimit limit{100000, 100000};
+        ::setrlimit(RLIMIT_FSIZE, &limit);
+        auto sink = kv::create_file(folder.file("a.h5"), io::Overwrite::refuse);
+        if (!sink) ::_exit(2);
+        const auto written = kv::write_all(state, **sink);
+        const bool told = !written && written.error().code == Errc::resource &&
+                          written.error().message.find("File too large") != std::string::npos &&
+                          written.error().message.find("a.h5") != std::string::npos;
+        ::_exit(told ? 0 : 1);
+    }
+    int status = 0;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    REQUIRE(WIFEXITED(status));
+    CHECK(WEXITSTATUS(status) == 0);
+    CHECK(folder.names().empty());
+}

@@ -1,0 +1,112 @@
+#include "transport/messages.h"
+
+#include <doctest/doctest.h>
+
+#include <random>
+
+#include "synthetic_state.h"
+
+using namespace hetero;
+using namespace hetero::transport;
+
+namespace {
+
+Offer example_offer() {
+    test::StateShape shape;
+    shape.tokens = {13, 1, 5};
+    Offer offer;
+    offer.header = test::synthetic_header(shape, 1);
+    offer.payload_bytes = offer.header.payload_bytes();
+    return offer;
+}
+
+}  // namespace
+
+TEST_CASE("an OFFER carries every field of the header") {
+    const Offer offer = example_offer();
+    REQUIRE(kv::check_header(offer.header));
+    const auto bytes = encode(offer);
+    const auto decoded = decode_offer(bytes);
+    REQUIRE_MESSAGE(decoded, decoded.error().message);
+    CHECK(decoded->payload_bytes == offer.payload_bytes);
+    const kv::Header &a = offer.header, &b = decoded->header;
+    CHECK(kv::compare(a.identity, b.identity).empty());
+    CHECK(kv::compat_hash(a.identity) == kv::compat_hash(b.identity));
+    CHECK(a.identity.model_id == b.identity.model_id);
+    CHECK(a.identity.weights_digest == b.identity.weights_digest);
+    CHECK(a.tokens_per_chunk == b.tokens_per_chunk);
+    CHECK(a.k_schemes == b.k_schemes);
+    CHECK(a.v_schemes == b.v_schemes);
+    REQUIRE(b.sequences.size() == 3);
+    for (std::size_t i = 0; i < 3; ++i) {
+        CHECK(a.sequences[i].id == b.sequences[i].id);
+        CHECK(a.sequences[i].tokens == b.sequences[i].tokens);
+        CHECK(a.sequences[i].logits == b.sequences[i].logits);
+        CHECK(a.sequences[i].pending_token == b.sequences[i].pending_token);
+        CHECK(a.sequences[i].special_parsed == b.sequences[i].special_parsed);
+    }
+    REQUIRE(b.provenance.size() == 1);
+    CHECK(b.provenance[0].what == a.provenance[0].what);
+    CHECK(encode(*decoded) == bytes);
+    // The root covers the header: it must not change on the way.
+    CHECK(kv::root_digest(a, {}) == kv::root_digest(b, {}));
+}
+
+TEST_CASE("an OFFER cut anywhere, or with bytes behind it, is refused") {
+    auto bytes = encode(example_offer());
+    for (std::size_t n = 0; n < bytes.size(); ++n) CHECK_FALSE(decode_offer(std::span(bytes).first(n)));
+    bytes.push_back(std::byte{0});
+    CHECK_FALSE(decode_offer(bytes));
+}
+
+TEST_CASE("a damaged OFFER never does more than be refused or differ") {
+    const auto bytes = encode(example_offer());
+    std::mt19937 random(5);
+    int refused = 0;
+    for (int i = 0; i < 3000; ++i) {
+        auto damaged = bytes;
+        for (int k = 0; k < 3; ++k) damaged[random() % damaged.size()] = static_cast<std::byte>(random());
+        const auto decoded = decode_offer(damaged);
+        if (!decoded) {
+            ++refused;
+            CHECK(decoded.error().code == Errc::peer);
+        } else {
+            CHECK(decoded->payload_bytes == decoded->header.payload_bytes());
+        }
+    }
+    CHECK(refused > 0);
+}
+
+TEST_CASE("an OFFER whose size and header disagree is refused") {
+    Offer offer = example_offer();
+    offer.payload_bytes += 1;
+    CHECK_FALSE(decode_offer(encode(offer)));
+    offer = example_offer();
+    offer.header.tokens_per_chunk = 0;
+    CHECK_FALSE(decode_offer(encode(offer)));
+}
+
+TEST_CASE("reasons are one line and keep their code") {
+    const auto reason = decode_reason(encode(Error{Errc::bad_input, "a.h5: bad\nline\x1b[31m"}));
+    REQUIRE(reason);
+    CHECK(reason->code == Errc::bad_input);
+    CHECK(reason->message == "a.h5: bad line [31m");
+    CHECK(decode_reason(encode(Error{Errc::peer, std::string(10000, 'x')}))->message.size() == 4096);
+    auto bytes = encode(Error{Errc::usage, "x"});
+    bytes[0] = std::byte{0};  // "success" is not a reason
+    CHECK_FALSE(decode_reason(bytes));
+}
+
+TEST_CASE("HELLO of a later version may be longer") {
+    Hello hello;
+    hello.min_version = 2;
+    hello.max_version = 9;
+    hello.program = "x";
+    auto bytes = encode(hello);
+    bytes.resize(bytes.size() + 40);
+    const auto decoded = decode_hello(bytes);
+    REQUIRE(decoded);
+    CHECK(decoded->min_version == 2);
+    CHECK(decoded->max_version == 9);
+    for (std::size_t n = 0; n < bytes.size() - 40; ++n) CHECK_FALSE(decode_hello(std::span(bytes).first(n)));
+}

@@ -1,0 +1,88 @@
+#include "common/kv_session.h"
+
+#include <algorithm>
+
+namespace hetero::tool {
+
+Result<kv::State> read_sequences(kv::Source& source, const std::vector<std::string>& ids) {
+    const kv::Header& header = source.header();
+    const auto wanted = [&](const std::string& id) {
+        return ids.empty() || std::find(ids.begin(), ids.end(), id) != ids.end();
+    };
+    for (const std::string& id : ids) {
+        const auto has_id = [&](const kv::Sequence& one) { return one.id == id; };
+        if (std::none_of(header.sequences.begin(), header.sequences.end(), has_id)) {
+            std::vector<std::string> there;
+            for (const kv::Sequence& one : header.sequences) there.push_back(one.id);
+            if (there.size() > 8) there.resize(8);
+            return fail(Errc::bad_input, "{}: holds no sequence '{}' (it has {}: {})", source.name(), id,
+                        header.sequences.size(), fmt::join(there, ", "));
+        }
+    }
+    kv::State state;
+    state.header = header;
+    state.header.sequences.clear();
+    for (const kv::Sequence& sequence : header.sequences) {
+        const bool keep = wanted(sequence.id);
+        std::vector<kv::Layer> layers;
+        for (std::uint32_t i = 0; i < header.identity.n_layers; ++i) {
+            HETERO_TRY(auto layer, source.read_layer());
+            if (keep) layers.push_back(std::move(layer));
+        }
+        if (!keep) continue;
+        state.header.sequences.push_back(sequence);
+        state.layers.push_back(std::move(layers));
+    }
+    HETERO_CHECK(source.finish());
+    return state;
+}
+
+Status import_sequence(engine::Session& session, const kv::State& state, std::size_t sequence) {
+    const std::uint64_t n_tokens = state.header.sequences[sequence].tokens.size();
+    const std::vector<kv::Layer>& layers = state.layers[sequence];
+    for (std::uint32_t i = 0; i < layers.size(); ++i) {
+        HETERO_CHECK(session.import_layer(state.header, i, layers[i], n_tokens));
+    }
+    return {};
+}
+
+std::size_t common_prefix(std::span<const engine::TokenId> a, std::span<const engine::TokenId> b) {
+    const auto ends = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
+    return static_cast<std::size_t>(ends.first - a.begin());
+}
+
+Result<std::vector<float>> extend_to(engine::Session& session, std::span<const engine::TokenId> held,
+                                     const std::vector<float>& held_logits, std::span<const engine::TokenId> wanted,
+                                     const std::function<void(std::uint64_t done)>& on_progress) {
+    const std::size_t same = common_prefix(held, wanted);
+    if (same < std::min(held.size(), wanted.size())) {
+        return fail(Errc::bad_input,
+                    "the state holds another prompt: at position {} it has token {}, the prompt has {}", same,
+                    held[same], wanted[same]);
+    }
+    if (wanted.empty()) return fail(Errc::bad_input, "prompt is empty");
+    if (held.size() == wanted.size() && !held_logits.empty()) return held_logits;
+    // Logits belong to one position: where those of the last one are not known, its token is computed again.
+    const std::size_t keep = std::min(held.size(), wanted.size() - 1);
+    if (keep < held.size()) session.truncate(keep);
+    std::vector<float> logits;
+    const auto take = [&](std::uint64_t, std::span<const float> values) -> Status {
+        logits.assign(values.begin(), values.end());
+        return {};
+    };
+    HETERO_CHECK(session.prefill(wanted.subspan(keep), engine::Logits::last, take, on_progress));
+    return logits;
+}
+
+kv::Header make_header(const kv::Identity& identity, kernels::DType dtype) {
+    kv::Header header;
+    header.identity = identity;
+    kv::Scheme scheme;
+    scheme.codec = kernels::dtype_info(dtype).name;
+    scheme.source_dtype = dtype;
+    header.k_schemes.assign(identity.n_layers, scheme);
+    header.v_schemes = header.k_schemes;
+    return header;
+}
+
+}  // namespace hetero::tool

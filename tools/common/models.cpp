@@ -1,0 +1,90 @@
+#include "common/models.h"
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+
+#include "io/gguf.h"
+#include "kernels/api/ops.h"
+
+namespace hetero::tool {
+namespace {
+
+double elapsed_ms(std::chrono::steady_clock::time_point since) {
+    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - since).count();
+}
+
+Result<std::shared_ptr<const Tokenizer>> load_tokenizer(const model::Model& model) {
+    if (model.gguf) {
+        HETERO_TRY(const auto kind, model.gguf->string("tokenizer.ggml.model"));
+        if (!kind) return nullptr;
+        return Tokenizer::from_gguf(*model.gguf);
+    }
+    std::error_code error;
+    if (!std::filesystem::exists(std::filesystem::path(model.path) / "tokenizer.json", error)) return nullptr;
+    return Tokenizer::from_folder(model.path);
+}
+
+}  // namespace
+
+void add_thread_option(OptionTable& table, std::uint64_t* threads) {
+    table.integer("-t,--threads", "N", threads, 0, 1024, "threads; 0: as many as this process may use").setting = true;
+}
+
+void add_model_options(OptionTable& table, ModelOptions& options) {
+    Option& model =
+        table.text("-m,--model", "MODEL", &options.path, "the model: a .gguf file or a Hugging Face folder");
+    model.setting = true;
+    model.completion = Completion::file;
+    table.choice("--device", &options.device, {"auto", "cpu", "cuda"}, "where to compute").setting = true;
+    add_thread_option(table, &options.threads);
+}
+
+Status check_device(Tool& tool, const ModelOptions& options) {
+    if (const char* reason = kernels::backend_error()) return fail(Errc::resource, "HETERO_BACKEND: {}", reason);
+    if (options.device == "cuda") {
+        return fail(Errc::resource, "--device cuda: this build has no CUDA backend; use --device cpu");
+    }
+    if (options.device == "auto" && tool.options().given("device")) {
+        tool.note("device: CPU ({}); this build has no CUDA backend", kernels::ops().name);
+    }
+    return {};
+}
+
+Result<LoadedModel> load_model(const ModelOptions& options) {
+    if (options.path.empty()) return fail(Errc::usage, "no model: give one with -m");
+    const auto start = std::chrono::steady_clock::now();
+    LoadedModel loaded;
+    HETERO_TRY(loaded.model, model::Model::load(options.path));
+    HETERO_TRY(loaded.tokenizer, load_tokenizer(*loaded.model));
+    loaded.identity = engine::identity_of(*loaded.model, loaded.tokenizer ? loaded.tokenizer->digest() : Digest{});
+    loaded.load_ms = elapsed_ms(start);
+    return loaded;
+}
+
+Status check_identity(const kv::Identity& model, const std::string& model_path, const kv::Identity& state,
+                      const std::string& state_name) {
+    const std::vector<kv::Mismatch> mismatches = kv::compare(state, model);
+    if (mismatches.empty()) return {};
+    std::string list;
+    for (const kv::Mismatch& one : mismatches) {
+        list += fmt::format("{}{}: {} against {}", list.empty() ? "" : "; ", one.field, one.left, one.right);
+    }
+    return fail(Errc::bad_input, "{} was not made by the model {}: {}", state_name, model_path, list);
+}
+
+Result<kernels::DType> resident_dtype(const std::string& choice, const kv::Header* state) {
+    if (choice != "auto") {
+        const auto dtype = kernels::dtype_from_name(choice);
+        if (!dtype) return fail(Errc::usage, "'{}' is not a KV type", choice);
+        return *dtype;
+    }
+    if (state == nullptr) return kernels::DType::f16;
+    const kernels::DType first = state->k_schemes.empty() ? kernels::DType::f16 : state->k_schemes.front().source_dtype;
+    const auto same = [&](const kv::Scheme& scheme) { return scheme.source_dtype == first; };
+    const bool uniform = std::all_of(state->k_schemes.begin(), state->k_schemes.end(), same) &&
+                         std::all_of(state->v_schemes.begin(), state->v_schemes.end(), same);
+    return uniform ? first : kernels::DType::f32;  // holds every other type exactly
+}
+
+}  // namespace hetero::tool

@@ -1,0 +1,41 @@
+// A model with its tokenizer, ready to run on the device that was asked for.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "common/tool.h"
+#include "engine/session.h"
+#include "kv/state.h"
+#include "model/model.h"
+#include "tokenizer/tokenizer.h"
+
+namespace hetero::tool {
+
+struct ModelOptions {
+    std::string path;
+    std::string device = "auto";
+    std::uint64_t threads = 0;  // 0: as many as this process may use
+};
+void add_model_options(OptionTable& table, ModelOptions& options);
+void add_thread_option(OptionTable& table, std::uint64_t* threads);
+
+// Refuses a device that is not there, and a kernel backend (HETERO_BACKEND) that cannot run here. Says on stderr what
+// "auto" came to where the user asked for it.
+Status check_device(Tool& tool, const ModelOptions& options);
+
+struct LoadedModel {
+    std::shared_ptr<const model::Model> model;
+    std::shared_ptr<const Tokenizer> tokenizer;  // null where the model comes without one
+    kv::Identity identity;
+    double load_ms = 0;
+};
+Result<LoadedModel> load_model(const ModelOptions& options);
+
+// "layer counts differ": refusal of a state that belongs to another model, with the fields and both values.
+Status check_identity(const kv::Identity& model, const std::string& model_path, const kv::Identity& state,
+                      const std::string& state_name);
+
+// The type in which a session keeps KV: `choice` is f16, bf16, f32, or auto (what the state's numbers came from).
+Result<kernels::DType> resident_dtype(const std::string& choice, const kv::Header* state);
+
+}  // namespace hetero::tool

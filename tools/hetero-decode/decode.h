@@ -1,0 +1,29 @@
+// The job of hetero-decode: continues the sequences of a KV state.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/endpoints.h"
+#include "common/models.h"
+#include "common/prompts.h"
+#include "common/tool.h"
+#include "engine/generate.h"
+
+namespace hetero::tool {
+
+struct DecodeOptions {
+    std::string input, output;
+    ModelOptions model;
+    PromptOptions prompt;
+    TransferOptions transfer;
+    engine::GenerateOptions generate;
+    std::vector<std::string> sequences;
+    std::string kv_dtype = "auto";
+    std::uint64_t chunk_tokens = 256;
+    std::uint64_t top_k = 0;
+};
+
+Status run_decode(Tool& tool, const DecodeOptions& options);
+
+}  // namespace hetero::tool

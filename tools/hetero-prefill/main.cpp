@@ -1,0 +1,76 @@
+// hetero-prefill: computes the KV state of prompts.
+#include "prefill.h"
+
+using namespace hetero;
+using namespace hetero::tool;
+
+namespace {
+
+Status check_usage(const PrefillOptions& options) {
+    if (options.model.path.empty()) return fail(Errc::usage, "no model: give one with -m");
+    if (!options.score.empty()) {
+        if (!options.output.empty() || !options.prefix.empty() || has_prompt(options.prompt) ||
+            !options.logits_out.empty()) {
+            return fail(Errc::usage, "--score takes no prompt and writes no state");
+        }
+        return {};
+    }
+    HETERO_CHECK(check_prompt_options(options.prompt, options.prefix == "-"));
+    if (!has_prompt(options.prompt)) {
+        return fail(Errc::usage, "no prompt: give one of --prompt, --file, --tokens, --jsonl");
+    }
+    if (options.output.empty() && !options.dry_run) return fail(Errc::usage, "no output: give an endpoint with -o");
+    if ((options.logits == "all") != !options.logits_out.empty()) {
+        return fail(Errc::usage, "--logits all and --logits-out FILE belong together");
+    }
+    if (options.logits == "all" && !options.prefix.empty()) {
+        return fail(Errc::usage, "--logits all needs every position computed: it cannot be used with --prefix");
+    }
+    if (options.dry_run && (options.output.starts_with("mpi:") || options.prefix.starts_with("mpi:"))) {
+        return fail(Errc::usage, "--dry-run moves nothing: it cannot be used with an mpi: endpoint");
+    }
+    return {};
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    Tool tool("hetero-prefill", "Computes the KV state of prompts and writes it to a file, a pipe or an MPI rank.");
+    PrefillOptions options;
+    OptionTable& table = tool.options();
+
+    table.heading("Prompt");
+    add_prompt_options(table, options.prompt, PromptForms::all);
+    table
+        .choice("--truncate", &options.truncate, {"off", "start", "end"},
+                "cut prompts that do not fit into the context, at this side")
+        .setting = true;
+    table.text("--prefix", "KV", &options.prefix, "begin from this state; only new tokens are computed").completion =
+        Completion::file;
+
+    table.heading("Model");
+    add_model_options(table, options.model);
+    table
+        .choice("--kv-dtype", &options.kv_dtype, {"auto", "f16", "bf16", "f32"},
+                "type of K and V; auto: f16, or that of the prefix")
+        .setting = true;
+    table.integer("--chunk", "N", &options.chunk_tokens, 1, 65536, "tokens computed at once").setting = true;
+
+    table.heading("Output");
+    table.text("-o,--output", "KV", &options.output, "the state: a file, - (stdout) or mpi:RANK").completion =
+        Completion::file;
+    table.choice("--logits", &options.logits, {"none", "last", "all"},
+                 "keep logits: of the last position in the state, of all in --logits-out");
+    table.text("--logits-out", "FILE", &options.logits_out, "with --logits all: a NumPy file, float32 [token][vocab]")
+        .completion = Completion::file;
+    table.text("--score", "FILE", &options.score, "print the perplexity of a text instead").completion =
+        Completion::file;
+    table.flag("--dry-run", &options.dry_run, "check everything, report sizes, compute nothing");
+    add_transfer_options(table, options.transfer, true);
+
+    return tool.run(argc, argv, [&]() -> Status {
+        HETERO_CHECK(check_usage(options));
+        HETERO_CHECK(check_device(tool, options.model));
+        return options.score.empty() ? run_prefill(tool, options) : run_score(tool, options);
+    });
+}

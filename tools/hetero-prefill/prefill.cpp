@@ -1,0 +1,245 @@
+#include "prefill.h"
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+#include <optional>
+
+#include "common/kv_session.h"
+#include "common/progress.h"
+#include "npy.h"
+
+namespace hetero::tool {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// One prompt, and where its first tokens' KV comes from.
+struct Job {
+    Prompt prompt;
+    std::optional<std::size_t> prefix;  // sequence of the prefix state
+    std::uint64_t reused = 0;           // tokens taken from it
+};
+
+Status truncate_prompts(Tool& tool, std::vector<Prompt>& prompts, const PrefillOptions& options, std::size_t context) {
+    for (Prompt& prompt : prompts) {
+        std::vector<TokenId>& tokens = prompt.tokens;
+        if (options.truncate != "off" && tokens.size() > context) {
+            tool.note("sequence {}: cut from {} to {} tokens", prompt.id, tokens.size(), context);
+            const auto surplus = static_cast<std::ptrdiff_t>(tokens.size() - context);
+            if (options.truncate == "start") {
+                tokens.erase(tokens.begin(), tokens.begin() + surplus);
+            } else {
+                tokens.erase(tokens.end() - surplus, tokens.end());
+            }
+        }
+    }
+    return {};
+}
+
+Result<std::vector<Job>> plan_jobs(std::vector<Prompt> prompts, const kv::State* prefix,
+                                   const std::string& prefix_name) {
+    std::vector<Job> jobs;
+    for (Prompt& prompt : prompts) jobs.push_back({std::move(prompt), std::nullopt, 0});
+    if (prefix == nullptr) return jobs;
+    const std::vector<kv::Sequence>& held = prefix->header.sequences;
+    for (Job& job : jobs) {
+        if (jobs.size() == 1 && held.size() == 1) {
+            job.prefix = 0;  // the only ones belong together, whatever they are called
+        } else {
+            const auto found = std::find_if(held.begin(), held.end(),
+                                            [&](const kv::Sequence& one) { return one.id == job.prompt.id; });
+            if (found != held.end()) job.prefix = static_cast<std::size_t>(found - held.begin());
+        }
+        if (!job.prefix) continue;
+        const std::vector<TokenId>& have = held[*job.prefix].tokens;
+        const std::vector<TokenId>& want = job.prompt.tokens;
+        job.reused = common_prefix(have, want);
+        if (job.reused < std::min(have.size(), want.size())) {
+            return fail(Errc::bad_input,
+                        "{}: sequence {} differs from the prompt at position {}: token {} there, {} in the prompt",
+                        prefix_name, held[*job.prefix].id, job.reused, have[job.reused], want[job.reused]);
+        }
+    }
+    return jobs;
+}
+
+Json describe(const std::vector<Job>& jobs) {
+    Json list = Json::array();
+    for (const Job& job : jobs) {
+        list.push_back({{"id", job.prompt.id},
+                        {"n_tokens", job.prompt.tokens.size()},
+                        {"n_reused", job.reused},
+                        {"special_parsed", job.prompt.special_parsed},
+                        {"token_ids", job.prompt.tokens}});
+    }
+    return list;
+}
+
+class PrefillRun {
+public:
+    PrefillRun(Tool& tool, const PrefillOptions& options, std::vector<Job> jobs, const kv::State* prefix)
+        : tool_(tool), options_(options), jobs_(std::move(jobs)), prefix_(prefix) {}
+
+    // Computes all sequences. What the last one left in the session is exported while it is written.
+    Status compute(engine::Session& session, kv::Header& header) {
+        std::uint64_t total = 0, done = 0;
+        for (const Job& job : jobs_) total += job.prompt.tokens.size() - job.reused;
+        Progress progress(tool_, "prefill", total, "tokens");
+        if (!options_.logits_out.empty()) {
+            HETERO_TRY(auto writer, NpyWriter::create(options_.logits_out, total, header.identity.vocab_size,
+                                                      options_.transfer.transport().overwrite));
+            logits_file_.emplace(std::move(writer));
+        }
+        const Clock::time_point start = Clock::now();
+        for (std::size_t i = 0; i < jobs_.size(); ++i) {
+            const Job& job = jobs_[i];
+            HETERO_TRY(auto logits, compute_one(session, job, [&](std::uint64_t n) { progress.update(done + n); }));
+            done += job.prompt.tokens.size() - job.reused;
+            kv::Sequence sequence;
+            sequence.id = job.prompt.id;
+            sequence.tokens = job.prompt.tokens;
+            sequence.special_parsed = job.prompt.special_parsed;
+            if (options_.logits != "none") sequence.logits = std::move(logits);
+            header.sequences.push_back(std::move(sequence));
+            if (i + 1 < jobs_.size()) HETERO_CHECK(export_session(session, header.identity.n_layers));
+        }
+        milliseconds_ = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+        computed_ = total;
+        return {};
+    }
+
+    Status write(const engine::Session& session, const kv::Header& header, kv::Sink& sink) {
+        const auto write_layers = [&]() -> Status {
+            HETERO_CHECK(sink.begin(header));
+            for (std::vector<kv::Layer>& layers : finished_) {
+                for (const kv::Layer& layer : layers) HETERO_CHECK(sink.write_layer(layer));
+                layers = {};
+            }
+            for (std::uint32_t i = 0; i < header.identity.n_layers; ++i) {
+                HETERO_TRY(const kv::Layer layer, session.export_layer(i));
+                HETERO_CHECK(sink.write_layer(layer));
+            }
+            if (logits_file_) HETERO_CHECK(logits_file_->publish());
+            return sink.commit();
+        };
+        Status status = write_layers();
+        if (!status) sink.abort(status.error());
+        return status;
+    }
+
+    void report(const kv::Header& header, const LoadedModel& loaded) {
+        std::uint64_t n_tokens = 0;
+        for (const Job& job : jobs_) n_tokens += job.prompt.tokens.size();
+        const double rate = milliseconds_ > 0 ? static_cast<double>(computed_) / milliseconds_ * 1e3 : 0;
+        Json& report = tool_.report();
+        report["model"] = header.identity.model_id;
+        report["n_tokens"] = n_tokens;
+        report["n_computed"] = computed_;
+        report["load_ms"] = number(loaded.load_ms);
+        report["prefill_ms"] = number(milliseconds_);
+        report["tokens_per_s"] = number(rate);
+        report["kv_dtype"] = header.k_schemes.front().codec;
+        report["kv_bytes"] = header.payload_bytes();
+        report["sequences"] = describe(jobs_);
+        tool_.note("{} tokens ({} computed) in {:.1f} ms, {:.1f} tokens/s; KV {} bytes {}", n_tokens, computed_,
+                   milliseconds_, rate, header.payload_bytes(), header.k_schemes.front().codec);
+    }
+
+private:
+    Result<std::vector<float>> compute_one(engine::Session& session, const Job& job,
+                                           const std::function<void(std::uint64_t)>& on_progress) {
+        static const std::vector<float> no_logits;
+        if (job.prefix) {
+            const kv::Sequence& held = prefix_->header.sequences[*job.prefix];
+            HETERO_CHECK(import_sequence(session, *prefix_, *job.prefix));
+            return extend_to(session, held.tokens, held.logits, job.prompt.tokens, on_progress);
+        }
+        session.truncate(0);
+        if (!logits_file_) return extend_to(session, {}, no_logits, job.prompt.tokens, on_progress);
+        std::vector<float> last;
+        const auto store = [&](std::uint64_t, std::span<const float> logits) -> Status {
+            last.assign(logits.begin(), logits.end());
+            return logits_file_->write_row(logits);
+        };
+        HETERO_CHECK(session.prefill(job.prompt.tokens, engine::Logits::all, store, on_progress));
+        return last;
+    }
+
+    Status export_session(const engine::Session& session, std::uint32_t n_layers) {
+        std::vector<kv::Layer>& layers = finished_.emplace_back();
+        for (std::uint32_t i = 0; i < n_layers; ++i) {
+            HETERO_TRY(auto layer, session.export_layer(i));
+            layers.push_back(std::move(layer));
+        }
+        return {};
+    }
+
+    Tool& tool_;
+    const PrefillOptions& options_;
+    std::vector<Job> jobs_;
+    const kv::State* prefix_;
+    std::vector<std::vector<kv::Layer>> finished_;  // [sequence][layer], of all but the last
+    std::optional<NpyWriter> logits_file_;
+    std::uint64_t computed_ = 0;
+    double milliseconds_ = 0;
+};
+
+}  // namespace
+
+Status run_prefill(Tool& tool, const PrefillOptions& options) {
+    HETERO_TRY(const Endpoints endpoints,
+               prepare_endpoints(tool, {options.prefix}, {options.output}, options.transfer));
+    if (!options.logits_out.empty()) {
+        HETERO_CHECK(io::check_output_path(options.logits_out, options.transfer.transport().overwrite));
+    }
+    HETERO_TRY(const LoadedModel loaded, load_model(options.model));
+    HETERO_TRY(auto prompts, read_prompts(options.prompt, loaded));
+    HETERO_CHECK(truncate_prompts(tool, prompts, options, loaded.identity.context_length));
+    std::uint64_t capacity = 0;
+    for (const Prompt& prompt : prompts) {
+        if (auto status = check_tokens(prompt.tokens, loaded.identity); !status) {
+            return prompts.size() == 1 ? status : fail_with(status.error(), "sequence " + prompt.id);
+        }
+        capacity = std::max<std::uint64_t>(capacity, prompt.tokens.size());
+    }
+
+    std::optional<kv::State> prefix;
+    if (!endpoints.inputs.empty()) {
+        transport::TransportOptions transfer = options.transfer.transport();
+        transfer.expected_identity = loaded.identity;
+        HETERO_TRY(auto source, transport::open_source(endpoints.inputs.front(), transfer));
+        HETERO_CHECK(check_identity(loaded.identity, options.model.path, source->header().identity, source->name()));
+        HETERO_TRY(prefix, read_sequences(*source, {}));
+        for (const kv::Sequence& held : prefix->header.sequences) capacity = std::max(capacity, held.next_position());
+    }
+    HETERO_TRY(auto jobs, plan_jobs(std::move(prompts), prefix ? &*prefix : nullptr, options.prefix));
+    HETERO_TRY(const kernels::DType dtype, resident_dtype(options.kv_dtype, prefix ? &prefix->header : nullptr));
+
+    kv::Header header = make_header(loaded.identity, dtype);
+    if (prefix) header.provenance = prefix->header.provenance;
+    header.provenance.push_back(tool.provenance(
+        fmt::format("prefill kv_dtype={} chunk={}", header.k_schemes.front().codec, options.chunk_tokens)));
+    if (options.dry_run) {
+        for (const Job& job : jobs)
+            header.sequences.push_back({job.prompt.id, job.prompt.tokens, -1, job.prompt.special_parsed, {}});
+        tool.report()["dry_run"] = true;
+        tool.report()["kv_bytes"] = header.payload_bytes();
+        tool.report()["sequences"] = describe(jobs);
+        tool.note("dry run: {} sequences, KV {} bytes {}", jobs.size(), header.payload_bytes(),
+                  header.k_schemes.front().codec);
+        return {};
+    }
+
+    const engine::Options engine_options{static_cast<int>(options.model.threads), dtype,
+                                         static_cast<std::uint32_t>(options.chunk_tokens)};
+    HETERO_TRY(auto session, engine::Session::create(loaded.model, engine_options, capacity));
+    PrefillRun run(tool, options, std::move(jobs), prefix ? &*prefix : nullptr);
+    HETERO_CHECK(run.compute(*session, header));
+    HETERO_TRY(auto sink, transport::open_sink(endpoints.outputs.front(), options.transfer.transport()));
+    HETERO_CHECK(run.write(*session, header, *sink));
+    run.report(header, loaded);
+    return {};
+}
+
+}  // namespace hetero::tool

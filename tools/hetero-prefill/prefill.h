@@ -1,0 +1,32 @@
+// The job of hetero-prefill: prompts in, one KV state out.
+#pragma once
+#include <string>
+
+#include "common/endpoints.h"
+#include "common/models.h"
+#include "common/prompts.h"
+#include "common/tool.h"
+
+namespace hetero::tool {
+
+struct PrefillOptions {
+    ModelOptions model;
+    PromptOptions prompt;
+    TransferOptions transfer;
+    std::string output, prefix;
+    std::string kv_dtype = "auto";
+    std::string logits = "last";
+    std::string logits_out;
+    std::string truncate = "off";
+    std::string score;
+    std::uint64_t chunk_tokens = 256;
+    bool dry_run = false;
+};
+
+Status run_prefill(Tool& tool, const PrefillOptions& options);
+
+// Perplexity of a text, in windows of 1024 tokens that do not overlap; the first token of each is not scored, and where
+// the model begins texts with BOS each window does.
+Status run_score(Tool& tool, const PrefillOptions& options);
+
+}  // namespace hetero::tool

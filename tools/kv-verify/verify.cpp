@@ -1,0 +1,194 @@
+#include "verify.h"
+
+#include <cmath>
+#include <memory>
+
+#include "base/units.h"
+#include "common/kv_session.h"
+#include "kv/convert.h"
+
+namespace hetero::tool {
+namespace {
+
+// Reading verifies structure and checksums; a number that is not finite is damage, too.
+Status verify_alone(Tool& tool, kv::Source& source) {
+    const kv::Header& header = source.header();
+    std::uint64_t n_tokens = 0;
+    for (const kv::Sequence& sequence : header.sequences) {
+        n_tokens += sequence.tokens.size();
+        for (std::uint32_t i = 0; i < header.identity.n_layers; ++i) {
+            HETERO_TRY(const kv::Layer layer, source.read_layer());
+            for (const kv::PartId id : {kv::PartId::k, kv::PartId::v}) {
+                HETERO_TRY(const auto values, kv::decode_part(header, layer.part(id), sequence.tokens.size(), id));
+                for (std::size_t at = 0; at < values.size(); ++at) {
+                    if (std::isfinite(values[at])) continue;
+                    const std::uint32_t dim =
+                        id == kv::PartId::k ? header.identity.head_dim_k : header.identity.head_dim_v;
+                    const kv::Location place{sequence.id,
+                                             i,
+                                             id,
+                                             at / dim / header.identity.n_kv_heads,
+                                             static_cast<std::uint32_t>(at / dim % header.identity.n_kv_heads),
+                                             static_cast<std::uint32_t>(at % dim)};
+                    return fail(Errc::bad_input, "{}: {} at {}", source.name(), values[at], to_text(place));
+                }
+            }
+        }
+    }
+    HETERO_CHECK(source.finish());
+    Json& report = tool.report();
+    report["pass"] = true;
+    report["sequences"] = header.sequences.size();
+    report["n_tokens"] = n_tokens;
+    report["kv_bytes"] = header.payload_bytes();
+    report["codec_k"] = header.k_schemes.front().codec;
+    report["codec_v"] = header.v_schemes.front().codec;
+    if (tool.json()) return {};
+    return tool.print(
+        fmt::format("{}: complete and undamaged; {} sequences, {} tokens, {} layers, K {}, V {}, {} bytes\n",
+                    source.name(), header.sequences.size(), n_tokens, header.identity.n_layers,
+                    header.k_schemes.front().codec, header.v_schemes.front().codec, header.payload_bytes()));
+}
+
+class Comparator {
+public:
+    Comparator(Tool& tool, const VerifyOptions& options, const LoadedModel* loaded)
+        : tool_(tool), options_(options), loaded_(loaded) {}
+
+    Status run(kv::Source& a, kv::Source& b) {
+        HETERO_CHECK(loaded_ == nullptr ? compare_elements(a, b) : compare_with_model(a, b));
+        Json& report = tool_.report();
+        const std::string metric = !options_.metric.empty() ? options_.metric : loaded_ != nullptr ? "prob" : "elem";
+        if (metric == "prob" && !drift_ && comparison_.mismatches.empty()) {
+            return fail(Errc::internal, "no drift was measured");
+        }
+        const Status verdict = judge(metric);
+        report["pass"] = verdict.has_value();
+        report["metric"] = metric;
+        report["epsilon"] = *options_.epsilon;
+        report["gate"] = gate_.name;
+        report["gate_value"] = number(gate_.value);
+        report["gate_n"] = gate_n_;
+        report["max_stands_in_for_p99"] = gate_.max_stands_in;
+        report["floor"] = floor_ ? number(*floor_) : Json(nullptr);
+        if (drift_) add_to_report(report, *drift_);
+        report.update(to_json(comparison_));
+        tool_.report_is_complete();
+        if (!tool_.json()) HETERO_CHECK(tool_.print(text(metric, verdict.has_value())));
+        return verdict;
+    }
+
+private:
+    Status compare_elements(kv::Source& a, kv::Source& b) {
+        HETERO_TRY(comparison_, kv::compare_states(a, b, options_.allow_equal_nan));
+        return {};
+    }
+
+    Status compare_with_model(kv::Source& a, kv::Source& b) {
+        const bool same = kv::compare(a.header().identity, b.header().identity).empty();
+        if (same) {
+            HETERO_CHECK(check_identity(loaded_->identity, options_.model.path, a.header().identity, a.name()));
+        }
+        HETERO_TRY(auto read_a, read_sequences(a, {}));
+        HETERO_TRY(auto read_b, read_sequences(b, {}));
+        const auto state_a = std::make_shared<const kv::State>(std::move(read_a));
+        const auto state_b = std::make_shared<const kv::State>(std::move(read_b));
+        const auto source_a = kv::memory_source(state_a, a.name());
+        const auto source_b = kv::memory_source(state_b, b.name());
+        HETERO_CHECK(compare_elements(*source_a, *source_b));
+        if (!comparison_.mismatches.empty() || comparison_.first_nonfinite)
+            return {};  // nothing that could be decoded alike
+        HETERO_TRY(drift_, states_drift(*loaded_, options_, *state_a, *state_b));
+        if (options_.floor == "auto") {
+            HETERO_TRY(const Drift floor, noise_floor(*loaded_, options_, *state_a));
+            floor_ = apply_gate(prob_gate(), floor.steps.size(), floor.p99_abs_dp, floor.max_abs_dp).value;
+        } else if (options_.floor != "off") {
+            HETERO_TRY(floor_, parse_finite(options_.floor));
+        }
+        return {};
+    }
+
+    [[nodiscard]] std::string prob_gate() const {
+        if (options_.strict) return "max";
+        return options_.gate.empty() ? "p99" : options_.gate;
+    }
+
+    // Sets gate_; says why the comparison does not pass.
+    Status judge(const std::string& metric) {
+        const double epsilon = *options_.epsilon;
+        std::uint64_t elements = 0;
+        for (const kv::PartDifference& part : comparison_.parts) elements += part.elements;
+        const bool elem = metric == "elem" || !drift_;
+        if (elem) {
+            const std::string gate = options_.strict || options_.gate.empty() ? "max" : options_.gate;
+            gate_n_ = elements;
+            gate_ = apply_gate(gate, elements, comparison_.p99_abs, comparison_.max_abs);
+        } else {
+            gate_n_ = drift_->steps.size();
+            gate_ = apply_gate(prob_gate(), gate_n_, drift_->p99_abs_dp, drift_->max_abs_dp);
+        }
+        if (comparison_.first_nonfinite) {
+            return fail(Errc::bad_input, "{} at {}", comparison_.nonfinite_what, to_text(*comparison_.first_nonfinite));
+        }
+        if (!comparison_.mismatches.empty()) {
+            const kv::Mismatch& first = comparison_.mismatches.front();
+            return fail(Errc::check_failed, "the states do not belong together: {}: {} in A, {} in B{}", first.field,
+                        first.left, first.right,
+                        comparison_.mismatches.size() > 1
+                            ? fmt::format(" (and {} more)", comparison_.mismatches.size() - 1)
+                            : "");
+        }
+        if (!elem && floor_ && epsilon < *floor_) {
+            return fail(Errc::bad_input, "epsilon {} is below the noise floor {:.6g} of fp16 KV: it cannot be resolved",
+                        epsilon, *floor_);
+        }
+        if (!(gate_.value <= epsilon)) {
+            return fail(Errc::check_failed, "over epsilon: {} |d{}| is {:.6g}, allowed are {}; worst at {}",
+                        gate_.max_stands_in ? "max" : gate_.name, elem ? "" : "p", gate_.value, epsilon,
+                        elem ? to_text(comparison_.worst)
+                             : fmt::format("sequence {}, step {}", drift_->worst_sequence, drift_->worst_step));
+        }
+        if (!elem && !(drift_->kl_max <= epsilon)) {
+            return fail(Errc::check_failed, "over epsilon: max KL is {:.6g}, allowed are {}", drift_->kl_max, epsilon);
+        }
+        return {};
+    }
+
+    [[nodiscard]] std::string text(const std::string& metric, bool pass) const {
+        std::string lines = to_text(comparison_, tool_.verbose());
+        if (drift_) {
+            lines += to_text(*drift_);
+            lines += floor_ ? fmt::format("floor      {:.6g}\n", *floor_)
+                            : "floor      unknown (--floor auto measures it)\n";
+        }
+        lines += fmt::format("gate       {} {} of {} values: {:.6g}, epsilon {}{}\n", metric, gate_.name, gate_n_,
+                             gate_.value, *options_.epsilon,
+                             gate_.max_stands_in ? " (the maximum, as they are fewer than 256)" : "");
+        return lines + (pass ? "PASS\n" : "FAIL\n");
+    }
+
+    Tool& tool_;
+    const VerifyOptions& options_;
+    const LoadedModel* loaded_;
+    kv::Comparison comparison_;
+    std::optional<Drift> drift_;
+    std::optional<double> floor_;
+    Gate gate_;
+    std::uint64_t gate_n_ = 0;
+};
+
+}  // namespace
+
+Status run_verify(Tool& tool, const VerifyOptions& options) {
+    HETERO_TRY(const Endpoints endpoints, prepare_endpoints(tool, {options.a, options.b}, {}, options.transfer));
+    std::optional<LoadedModel> loaded;
+    if (!options.model.path.empty()) {
+        HETERO_TRY(loaded, load_model(options.model));
+    }
+    HETERO_TRY(auto a, transport::open_source(endpoints.inputs[0], options.transfer.transport()));
+    if (endpoints.inputs.size() == 1) return verify_alone(tool, *a);
+    HETERO_TRY(auto b, transport::open_source(endpoints.inputs[1], options.transfer.transport()));
+    return Comparator(tool, options, loaded ? &*loaded : nullptr).run(*a, *b);
+}
+
+}  // namespace hetero::tool

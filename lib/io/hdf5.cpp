@@ -33,8 +33,9 @@ tl::unexpected<Error> File::failure(const std::string& what) const {
 Result<std::unique_ptr<File>> File::open(std::unique_ptr<ByteStore> store) {
     HETERO_TRY(const std::uint64_t root, check_superblock(*store));
     HETERO_CHECK(check_object(*store, root, "/"));
+    const bool ready = library().ready;
     const Quiet quiet;
-    if (!library().ready) return fail(Errc::internal, "the HDF5 library does not start ({})", library_reason());
+    if (!ready) return fail(Errc::internal, "the HDF5 library does not start ({})", library_reason());
     std::unique_ptr<File> file(new File(std::move(store)));
     const Id access = access_list(file->channel_.get());
     if (!access) return fail(Errc::internal, "HDF5 access list ({})", library_reason());
@@ -44,8 +45,9 @@ Result<std::unique_ptr<File>> File::open(std::unique_ptr<ByteStore> store) {
 }
 
 Result<std::unique_ptr<File>> File::create(std::unique_ptr<ByteStore> store) {
+    const bool ready = library().ready;
     const Quiet quiet;
-    if (!library().ready) return fail(Errc::internal, "the HDF5 library does not start ({})", library_reason());
+    if (!ready) return fail(Errc::internal, "the HDF5 library does not start ({})", library_reason());
     std::unique_ptr<File> file(new File(std::move(store)));
     file->channel_->writable = true;
     const Id access = access_list(file->channel_.get());

@@ -70,7 +70,8 @@ Id string_type() {
 Library* start_library() {
     auto* library = new (std::nothrow) Library;  // never freed: used until the process ends
     if (library == nullptr) return nullptr;
-    H5dont_atexit();
+    H5dont_atexit();  // has an effect before the library's first use alone
+    const Quiet quiet;
     if (H5open() < 0 || byte_store_driver() < 0 || !register_heap_reference_conversion()) return library;
     library->ready = true;
     for (std::size_t i = 0; i < elements.size(); ++i) {

@@ -26,8 +26,8 @@ Result<Endpoint> parse_endpoint(std::string_view text);
 std::string to_string(const Endpoint& endpoint);
 
 struct TransportOptions {
-    // A lost peer ends this process within so long: three quarters to notice, the rest to tell the others. A peer that
-    // is alive and computes is waited for.
+    // A lost peer ends this process within so long: six tenths to notice, the rest to tell the others and for mpirun to
+    // end the job. A peer that is alive and computes is waited for.
     double timeout_s = 10;
     std::uint64_t max_memory_bytes = 1ULL << 30;  // a pipe's image above this is spooled to a temporary file
     io::Overwrite overwrite = io::Overwrite::refuse;

@@ -16,7 +16,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // The whole of timeout_s: most of it to notice, the rest to tell the others and leave.
-constexpr double notice_fraction = 0.75;
+constexpr double notice_fraction = 0.6;
 constexpr double tell_s = 1.0;  // at most, after an error: until the peers have left too
 constexpr double linger_s =
     0.3;  // a rank that ends because of another lets that one end first: its status is the job's

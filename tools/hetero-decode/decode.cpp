@@ -56,7 +56,6 @@ public:
         for (const kv::Sequence& sequence : state_.header.sequences) {
             const std::uint64_t longest = std::max<std::uint64_t>(sequence.tokens.size(), prompt_.size());
             capacity = std::max(capacity, longest + options_.generate.max_tokens + 1);
-            longest_ = std::max(longest_, longest);
         }
         capacity = std::min<std::uint64_t>(capacity, loaded_.identity.context_length);
         const engine::Options engine_options{static_cast<int>(options_.model.threads), dtype,
@@ -141,7 +140,6 @@ private:
     const LoadedModel& loaded_;
     kv::State state_, continued_;
     std::vector<TokenId> prompt_;  // empty: none given
-    std::uint64_t longest_ = 0;
     std::unique_ptr<engine::Session> session_;
 };
 

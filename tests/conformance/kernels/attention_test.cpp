@@ -38,6 +38,9 @@ struct Problem {
         fill_normal(q, random, s.q_scale);
         fill_normal(k, random);
         fill_normal(v, random);
+        spoil_gaps(q, s.head_dim_k, s.head_dim_k + 1);
+        spoil_gaps(k, s.head_dim_k, k_stride);
+        spoil_gaps(v, s.head_dim_v, v_stride);
         k_bytes = stored(k);
         v_bytes = stored(v);
     }

@@ -81,6 +81,13 @@ void fill_normal(Buffer& buffer, Random& random, float scale = 1) {
     for (std::size_t i = 0; i < buffer.size(); ++i) buffer[i] = scale * random.normal();
 }
 
+// NaN in what lies between the rows, to show a read beyond a row's end.
+template <class Buffer>
+void spoil_gaps(Buffer& buffer, std::size_t used, std::size_t stride) {
+    for (std::size_t i = 0; i < buffer.size(); ++i)
+        if (i % stride >= used) buffer[i] = std::numeric_limits<float>::quiet_NaN();
+}
+
 // Signed zeros, subnormals, the largest and smallest numbers, infinities, NaN, ties of rounding.
 inline std::vector<float> special_values() {
     const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();

@@ -17,8 +17,9 @@ kv::State small_state(std::uint32_t n_layers = 2) {
 }
 
 bool names_a_place(const std::string& message) {
-    for (const char* word : {"attribute", "/sequences", "/integrity", "superblock", "root group", "HDF5 file",
-                             "truncated", "bytes follow", "not complete", "HDF5 cannot open", "HDF5 offsets"})
+    for (const char* word :
+         {"attribute", "image: /: damaged object header", "/sequences", "/integrity", "superblock", "root group",
+          "HDF5 file", "truncated", "bytes follow", "not complete", "HDF5 cannot open", "HDF5 offsets"})
         if (message.find(word) != std::string::npos) return true;
     return false;
 }

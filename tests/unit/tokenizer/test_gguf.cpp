@@ -3,6 +3,7 @@
 
 #include "fixtures.h"
 #include "gguf_writer.h"
+#include "tokenizer/split.h"
 
 using namespace hetero;
 using namespace hetero::test;
@@ -146,9 +147,7 @@ TEST_CASE("the space prefix of Llama 2, from GGUF and tokenizer.json") {
             CHECK(gguf->encode(text, special) == json_tokenizer->encode(text, special));
         const Ids ids = gguf->encode(text, SpecialText::plain);
         // U+2581 in a text cannot be told from a space afterwards.
-        std::string spaced = text;
-        for (auto at = spaced.find(mark); at != std::string::npos; at = spaced.find(mark))
-            spaced.replace(at, mark.size(), " ");
+        const std::string spaced = tokenizer::replace_all(text, tokenizer::Pattern::exact(mark), " ");
         CHECK(gguf->decode(ids, false) == spaced);
         CHECK(json_tokenizer->decode(ids, false) == spaced);
     }

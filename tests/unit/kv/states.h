@@ -180,8 +180,8 @@ inline std::string difference(const kv::State& a, const kv::State& b) {
         if (s.tokens != t.tokens) return "tokens";
         if (s.pending_token != t.pending_token) return "pending_token";
         if (s.special_parsed != t.special_parsed) return "special_parsed";
-        if (s.logits.size() != t.logits.size() ||
-            std::memcmp(s.logits.data(), t.logits.data(), 4 * s.logits.size()) != 0)
+        if (s.logits.size() != t.logits.size()) return "logits";
+        if (!s.logits.empty() && std::memcmp(s.logits.data(), t.logits.data(), 4 * s.logits.size()) != 0)
             return "logits";
     }
     if (x.k_schemes != y.k_schemes || x.v_schemes != y.v_schemes) return "schemes";

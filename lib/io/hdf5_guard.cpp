@@ -51,6 +51,7 @@ std::optional<std::uint32_t> element_size(Bytes bytes, int depth = 0) {
     const auto version = load<std::uint8_t>(bytes, 0) >> 4;
     const auto size = load<std::uint32_t>(bytes, 4);
     const Bytes rest = bytes.subspan(8);
+    if (version < 1 || version > 3) return std::nullopt;
     switch (load<std::uint8_t>(bytes, 0) & 15) {
         case fixed_point:
             return rest.size() >= 4 ? std::optional(size) : std::nullopt;
@@ -58,12 +59,17 @@ std::optional<std::uint32_t> element_size(Bytes bytes, int depth = 0) {
             return rest.size() >= 12 ? std::optional(size) : std::nullopt;
         case string:
             return size;
-        case variable_length:
-            return element_size(rest, depth + 1) ? std::optional(size) : std::nullopt;
+        case variable_length: {  // of characters: a string
+            const bool is_string = (load<std::uint8_t>(bytes, 1) & 15) == 1;
+            return is_string && size == heap_reference_bytes && element_size(rest, depth + 1) == 1U
+                       ? std::optional(size)
+                       : std::nullopt;
+        }
         case enumeration: {
             constexpr std::size_t base_bytes = 12;  // of an integer type
             const std::size_t members = load<std::uint16_t>(bytes, 1);
-            if (rest.size() < base_bytes || (load<std::uint8_t>(rest, 0) & 15) != fixed_point) return std::nullopt;
+            if (members == 0 || rest.size() < base_bytes || (load<std::uint8_t>(rest, 0) & 15) != fixed_point)
+                return std::nullopt;
             if (load<std::uint32_t>(rest, 4) != size) return std::nullopt;
             std::size_t at = base_bytes;
             for (std::size_t i = 0; i < members; ++i) {

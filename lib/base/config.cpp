@@ -27,7 +27,7 @@ std::string with_dashes(std::string_view key) {
 // A pipe works as well as a file: `--config <(...)`.
 Result<std::string> read_config(const std::string& path) {
     const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY);
-    if (fd < 0) return fail(Errc::bad_input, "{}: cannot open configuration file: {}", path, errno_text(errno));
+    if (fd < 0) return fail(open_errc(errno), "{}: cannot open configuration file: {}", path, errno_text(errno));
     std::string text;
     char buffer[16384];
     ssize_t n = 0;

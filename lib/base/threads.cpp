@@ -66,6 +66,7 @@ struct ThreadPool::Impl {
 };
 
 ThreadPool::ThreadPool(int threads) : impl_(std::make_unique<Impl>()), size_(1) {
+    if (threads <= 0) threads = default_thread_count();
     for (int worker = 1; worker < threads; ++worker) {
         try {
             impl_->workers.emplace_back([impl = impl_.get(), worker] { impl->worker_loop(worker); });

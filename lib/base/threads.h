@@ -12,7 +12,8 @@ namespace hetero {
 
 class ThreadPool {
 public:
-    // `threads` counts the caller; 1 starts none. Where the system gives fewer, the pool is smaller: see size().
+    // `threads` counts the caller; 1 starts none, 0 and less is default_thread_count(). Where the system gives fewer,
+    // the pool is smaller: see size().
     explicit ThreadPool(int threads);
     ~ThreadPool();
     ThreadPool(const ThreadPool&) = delete;

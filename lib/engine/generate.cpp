@@ -84,6 +84,14 @@ Result<Generation> generate(Session& session, const Tokenizer& tokenizer, std::v
     TextOut text(options.stop, on_text, out.text);
     std::span<const float> logits = first_logits;
     Clock::time_point last = start;
+    const auto ends = [&](TokenId token) {
+        const auto& eos = tokenizer.eos();
+        return !options.ignore_eos && std::find(eos.begin(), eos.end(), token) != eos.end();
+    };
+    if (pending >= 0 && ends(pending)) {  // the run that is continued had come to its end
+        out.reason = FinishReason::eos;
+        return out;
+    }
     while (out.token_ids.size() < options.max_tokens) {
         if (out.pending_token >= 0) {
             if (session.position() == session.capacity()) {
@@ -111,8 +119,7 @@ Result<Generation> generate(Session& session, const Tokenizer& tokenizer, std::v
             out.reason = FinishReason::stop;
             break;
         }
-        const auto& eos = tokenizer.eos();
-        if (!options.ignore_eos && std::find(eos.begin(), eos.end(), token) != eos.end()) {
+        if (ends(token)) {
             out.reason = FinishReason::eos;
             break;
         }

@@ -36,7 +36,8 @@ struct Generation {
 
 // Continues `session`, whose cache holds `tokens`; tokens that are fed are appended to both. `first_logits` are those
 // of the last position (from the state or from prefill); empty: that position is computed again. `pending` >= 0 is a
-// token chosen earlier (a continued state): it is fed first and not reported again. A run that stops after n tokens and
+// token chosen earlier (a continued state): it is fed first and not reported again; where it is the end of the text,
+// nothing is generated. A run that stops after n tokens and
 // is continued with its pending token gives the tokens of one long run, sampled ones too: what is drawn depends on the
 // seed and the position alone. Stop strings are looked for in this run's text only. `on_text` (may be empty) gets whole
 // characters as they come; an error from it ends the run.

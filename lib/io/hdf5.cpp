@@ -13,15 +13,23 @@ File::File(std::unique_ptr<ByteStore> store) : store_(std::move(store)), channel
 File::~File() {
     if (id_ < 0) return;
     const Quiet quiet;
-    // What finish() has not written is not wanted any more.
-    if (!channel_->error) channel_->error = Error{Errc::internal, "abandoned"};
+    if (channel_->writable) {
+        // Abandoned. Closing would make the library write metadata that a failed call may have left broken (it crashes
+        // then where memory is short), so it keeps its handle.
+        leave_to_library();
+        return;
+    }
     close();
+}
+
+void File::leave_to_library() {
+    channel_->store = nullptr;
+    static_cast<void>(channel_.release());
 }
 
 bool File::close() {
     if (H5Fclose(std::exchange(id_, -1)) >= 0) return true;
-    channel_->store = nullptr;
-    static_cast<void>(channel_.release());  // the library will come back to it when the process ends
+    leave_to_library();
     return false;
 }
 

@@ -156,6 +156,7 @@ private:
     friend class Node;
     explicit File(std::unique_ptr<ByteStore> store);
     bool close();
+    void leave_to_library();  // the library may come back to the channel as long as the process lives
     [[nodiscard]] tl::unexpected<Error> failure(const std::string& what) const;
 
     std::unique_ptr<ByteStore> store_;

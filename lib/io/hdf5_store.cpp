@@ -59,12 +59,15 @@ private:
     std::uint64_t size_;
 };
 
-Result<std::unique_ptr<ByteStore>> open_store(const std::string& path, int flags, Errc code) {
+Result<std::unique_ptr<ByteStore>> open_store(const std::string& path, int flags) {
     int fd = -1;
     do {
         fd = ::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK);  // a FIFO must not block here
     } while (fd < 0 && errno == EINTR);
-    if (fd < 0) return fail(code, "cannot open: {}", errno_text(errno));
+    if (fd < 0) {
+        const int error = errno;
+        return fail(flags == O_RDONLY ? open_errc(error) : Errc::resource, "cannot open: {}", errno_text(error));
+    }
     struct stat info {};
     if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
         ::close(fd);
@@ -75,12 +78,10 @@ Result<std::unique_ptr<ByteStore>> open_store(const std::string& path, int flags
 
 }  // namespace
 
-Result<std::unique_ptr<ByteStore>> open_file_store(const std::string& path) {
-    return open_store(path, O_RDONLY, Errc::bad_input);
-}
+Result<std::unique_ptr<ByteStore>> open_file_store(const std::string& path) { return open_store(path, O_RDONLY); }
 
 Result<std::unique_ptr<ByteStore>> open_writable_file_store(const std::string& path) {
-    return open_store(path, O_RDWR, Errc::resource);
+    return open_store(path, O_RDWR);
 }
 
 Status MemoryStore::read_at(std::uint64_t offset, std::span<std::byte> out) {

@@ -18,9 +18,7 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
     const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0) {
         const int error = errno;
-        const bool absent =
-            error == ENOENT || error == ENOTDIR || error == ENAMETOOLONG || error == ELOOP || error == ENXIO;
-        return fail(absent ? Errc::bad_input : Errc::resource, "{}: cannot open: {}", path, errno_text(error));
+        return fail(open_errc(error), "{}: cannot open: {}", path, errno_text(error));
     }
     struct Closer {
         int fd;

@@ -1,40 +1,46 @@
 #include "kv/compare.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <map>
 #include <new>
 #include <utility>
 
-#include "quant/codec.h"
+#include "kv/convert.h"
 
 namespace hetero::kv {
 namespace {
 
-// Bin 0 holds zeros; bin i > 0 holds (edge(i - 1), edge(i)], edge(i) = 2^((i - 1) / 4 + min_exponent); the last one
-// holds what is not finite. The differences of finite f32 values are 0 or within 2^-149 .. 2^129.
-constexpr int min_exponent = -149, max_exponent = 129;
-constexpr std::size_t last_finite_bin = 4 * (max_exponent - min_exponent) + 1;
-constexpr std::size_t n_bins = last_finite_bin + 2;
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-std::size_t bin_of(double difference) {
-    if (difference == 0) return 0;
-    constexpr double quarter = 1.189207115002721, half = 1.4142135623730951, three_quarters = 1.681792830507429;
-    const auto bits = std::bit_cast<std::uint64_t>(difference);  // normal: f32 differences are far above 2^-1022
-    const int exponent = static_cast<int>(bits >> 52) - 1023;
-    const auto mantissa = std::bit_cast<double>((bits & ((std::uint64_t{1} << 52) - 1)) | (std::uint64_t{1023} << 52));
-    const int above = (mantissa > 1) + (mantissa > quarter) + (mantissa > half) + (mantissa > three_quarters);
-    return static_cast<std::size_t>(4 * (exponent - min_exponent) + above) + 1;
-}
+// The 99th percentile of `n` values of at least 0 that come one by one. By nearest rank, the ceil(0.99 n)-th: the
+// smallest of the n / 100 + 1 largest, of which those above 0 are kept, in a heap with the smallest on top.
+class Percentile99 {
+public:
+    explicit Percentile99(std::uint64_t n) : most_(n / 100 + 1) {}
 
-double edge_of(std::size_t bin) {
-    if (bin == 0) return 0;
-    if (bin > last_finite_bin) return infinity;
-    return std::exp2(static_cast<double>(bin - 1) / 4 + min_exponent);
-}
+    void add(double value) {
+        if (value <= floor_) return;
+        if (largest_.size() == most_) {
+            std::pop_heap(largest_.begin(), largest_.end(), std::greater<>());
+            largest_.back() = value;
+        } else {
+            largest_.push_back(value);
+        }
+        std::push_heap(largest_.begin(), largest_.end(), std::greater<>());
+        if (largest_.size() == most_) floor_ = largest_.front();
+    }
+    [[nodiscard]] double value() const noexcept { return floor_; }
+
+private:
+    std::uint64_t most_;
+    std::vector<double> largest_;
+    double floor_ = 0;  // what is not above it changes nothing
+};
 
 // Why a pair of values fails whatever the tolerance; empty where it does not.
 std::string_view nonfinite_reason(float a, float b, bool allow_equal_nan) {
@@ -49,17 +55,6 @@ std::string_view nonfinite_reason(float a, float b, bool allow_equal_nan) {
     return "";
 }
 
-Result<std::vector<float>> decode(const Header& header, const Part& part, std::uint64_t n_tokens, PartId id) {
-    const quant::Codec* codec = quant::find_codec(part.scheme.codec);
-    if (codec == nullptr) return fail(Errc::bad_input, "scheme \"{}\" is not known", part.scheme.codec);
-    const quant::Shape shape{n_tokens, header.identity.n_kv_heads,
-                             id == PartId::k ? header.identity.head_dim_k : header.identity.head_dim_v};
-    std::vector<float> values(shape.elements());
-    HETERO_CHECK(
-        codec->decode(part.scheme.params, shape, part.values.bytes, part.scale.bytes, part.zero.bytes, values));
-    return values;
-}
-
 struct PartComparison {
     PartDifference difference;
     std::size_t worst = 0;
@@ -67,11 +62,11 @@ struct PartComparison {
     std::string_view nonfinite_what;
 };
 
-PartComparison compare_values(const std::vector<float>& a, const std::vector<float>& b, bool allow_equal_nan) {
+PartComparison compare_values(const std::vector<float>& a, const std::vector<float>& b, bool allow_equal_nan,
+                              Percentile99& p99) {
     PartComparison result;
     PartDifference& part = result.difference;
     part.elements = a.size();
-    part.histogram.assign(n_bins, 0);
     double sum = 0, squares = 0, aa = 0, bb = 0, ab = 0;
     std::uint64_t finite = 0;
     for (std::size_t i = 0; i < a.size(); ++i) {
@@ -87,17 +82,14 @@ PartComparison compare_values(const std::vector<float>& a, const std::vector<flo
             bb += y * y;
             ab += x * y;
             ++finite;
-            ++part.histogram[bin_of(difference)];
-        } else if (const auto reason = nonfinite_reason(a[i], b[i], allow_equal_nan); reason.empty()) {
-            ++part.histogram[0];
-        } else {
+        } else if (const auto reason = nonfinite_reason(a[i], b[i], allow_equal_nan); !reason.empty()) {
             difference = infinity;
-            ++part.histogram[n_bins - 1];
             if (!result.first_nonfinite) {
                 result.first_nonfinite = i;
                 result.nonfinite_what = reason;
             }
         }
+        p99.add(difference);
         if (difference > part.max_abs) {
             part.max_abs = difference;
             result.worst = i;
@@ -169,13 +161,44 @@ Status compare_tokens(const Header& a, const Paired& paired, std::vector<Mismatc
         if (left.tokens.size() != right.tokens.size())
             return fail(Errc::bad_input, "not comparable: sequence {} has {} tokens and {}", left.id,
                         left.tokens.size(), right.tokens.size());
+        const auto differs = [&](const std::string& field, std::int32_t x, std::int32_t y) {
+            mismatches.push_back({a.sequences.size() == 1 ? field : fmt::format("sequence {}: {}", left.id, field),
+                                  fmt::format("{}", x), fmt::format("{}", y)});
+        };
         const auto [l, r] = std::mismatch(left.tokens.begin(), left.tokens.end(), right.tokens.begin());
-        if (l == left.tokens.end()) continue;
-        const std::string field = fmt::format("tokens[{}]", l - left.tokens.begin());
-        mismatches.push_back({a.sequences.size() == 1 ? field : fmt::format("sequence {}: {}", left.id, field),
-                              fmt::format("{}", *l), fmt::format("{}", *r)});
+        if (l != left.tokens.end()) differs(fmt::format("tokens[{}]", l - left.tokens.begin()), *l, *r);
+        if (left.pending_token != right.pending_token)
+            differs("pending_token", left.pending_token, right.pending_token);
     }
     return {};
+}
+
+// log(sum(exp(x))). Logits of a state are finite (check_header).
+double log_sum_exp(const std::vector<float>& logits) {
+    const double largest = *std::max_element(logits.begin(), logits.end());
+    double sum = 0;
+    for (const float x : logits) sum += std::exp(x - largest);
+    return largest + std::log(sum);
+}
+
+void compare_logits(const Header& a, const Paired& paired, Comparison& comparison) {
+    for (std::size_t i = 0; i < a.sequences.size(); ++i) {
+        const std::vector<float>& left = a.sequences[i].logits;
+        const std::vector<float>& right = paired.sequence(i).logits;
+        if (left.empty() || left.size() != right.size()) continue;
+        const double left_norm = log_sum_exp(left);
+        const double right_norm = log_sum_exp(right);
+        for (std::size_t token = 0; token < left.size(); ++token) {
+            const double x = left[token];
+            const double y = right[token];
+            if (x == y && left_norm == right_norm) continue;
+            comparison.logits_max_abs_dp =
+                std::max(comparison.logits_max_abs_dp, std::abs(std::exp(x - left_norm) - std::exp(y - right_norm)));
+            if (std::abs(x - y) <= comparison.logits_max_abs) continue;
+            comparison.logits_max_abs = std::abs(x - y);
+            comparison.logits_worst = fmt::format("sequence {}, token {}", a.sequences[i].id, token);
+        }
+    }
 }
 
 Result<Comparison> compare_all(Source& a, Source& b, bool allow_equal_nan) {
@@ -185,8 +208,14 @@ Result<Comparison> compare_all(Source& a, Source& b, bool allow_equal_nan) {
     comparison.mismatches = compare(header.identity, b.header().identity);
     HETERO_TRY(Paired paired, Paired::make(header, b));
     HETERO_CHECK(compare_tokens(header, paired, comparison.mismatches));
+    compare_logits(header, paired, comparison);
 
-    std::vector<std::uint64_t> histogram(n_bins, 0);
+    std::uint64_t n = 0;
+    for (const Sequence& sequence : header.sequences)
+        for (const PartId id : {PartId::k, PartId::v})
+            n += sequence.tokens.size() * header.identity.n_layers * header.identity.n_kv_heads *
+                 header.identity.head_dim(id);
+    Percentile99 p99(n);
     for (std::size_t s = 0; s < header.sequences.size(); ++s) {
         const Sequence& sequence = header.sequences[s];
         for (std::uint32_t l = 0; l < header.identity.n_layers; ++l) {
@@ -198,33 +227,23 @@ Result<Comparison> compare_all(Source& a, Source& b, bool allow_equal_nan) {
                                                         part_name(id)));
                 };
                 const std::uint64_t n_tokens = sequence.tokens.size();
-                auto x = decode(header, left.part(id), n_tokens, id);
+                auto x = decode_part(header, left.part(id), n_tokens, id);
                 if (!x) return named(x.error(), a);
-                auto y = decode(b.header(), right.part(id), n_tokens, id);
+                auto y = decode_part(b.header(), right.part(id), n_tokens, id);
                 if (!y) return named(y.error(), b);
-                PartComparison part = compare_values(*x, *y, allow_equal_nan);
+                PartComparison part = compare_values(*x, *y, allow_equal_nan, p99);
                 part.difference.sequence = sequence.id;
                 part.difference.layer = l;
                 part.difference.part = id;
-                const auto locate = [&](std::size_t i) {
-                    const std::uint64_t dim = id == PartId::k ? header.identity.head_dim_k : header.identity.head_dim_v;
-                    const std::uint64_t row = dim * header.identity.n_kv_heads;
-                    return Location{sequence.id,
-                                    l,
-                                    id,
-                                    i / row,
-                                    static_cast<std::uint32_t>(i % row / dim),
-                                    static_cast<std::uint32_t>(i % dim)};
-                };
-                for (std::size_t i = 0; i < n_bins; ++i) histogram[i] += part.difference.histogram[i];
+                const auto place = [&](std::size_t i) { return locate(header.identity, sequence.id, l, id, i); };
                 if (part.difference.max_abs > comparison.max_abs || comparison.parts.empty()) {
                     comparison.max_abs = part.difference.max_abs;
-                    comparison.worst = locate(part.worst);
+                    comparison.worst = place(part.worst);
                 }
                 if (part.first_difference && !comparison.first_difference)
-                    comparison.first_difference = locate(*part.first_difference);
+                    comparison.first_difference = place(*part.first_difference);
                 if (part.first_nonfinite && !comparison.first_nonfinite) {
-                    comparison.first_nonfinite = locate(*part.first_nonfinite);
+                    comparison.first_nonfinite = place(*part.first_nonfinite);
                     comparison.nonfinite_what = part.nonfinite_what;
                 }
                 comparison.parts.push_back(std::move(part.difference));
@@ -233,23 +252,21 @@ Result<Comparison> compare_all(Source& a, Source& b, bool allow_equal_nan) {
     }
     HETERO_CHECK(a.finish());
     HETERO_CHECK(paired.finish());
-    comparison.p99_abs = histogram_quantile(histogram, 0.99);
+    comparison.p99_abs = p99.value();
     return comparison;
 }
 
 }  // namespace
 
-double histogram_quantile(const std::vector<std::uint64_t>& histogram, double q) {
-    std::uint64_t total = 0;
-    for (const std::uint64_t count : histogram) total += count;
-    if (total == 0) return 0;
-    const double rank = std::max(1.0, std::ceil(q * static_cast<double>(total)));
-    std::uint64_t seen = 0;
-    for (std::size_t bin = 0; bin < histogram.size(); ++bin) {
-        seen += histogram[bin];
-        if (static_cast<double>(seen) >= rank) return edge_of(bin);
-    }
-    return infinity;
+Location locate(const Identity& identity, std::string sequence, std::uint32_t layer, PartId part, std::uint64_t index) {
+    const std::uint64_t dim = identity.head_dim(part);
+    const std::uint64_t row = dim * identity.n_kv_heads;
+    return {std::move(sequence),
+            layer,
+            part,
+            index / row,
+            static_cast<std::uint32_t>(index % row / dim),
+            static_cast<std::uint32_t>(index % dim)};
 }
 
 Result<Comparison> compare_states(Source& a, Source& b, bool allow_equal_nan) try {

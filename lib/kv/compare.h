@@ -18,6 +18,10 @@ struct Location {
     std::uint32_t head = 0, dim = 0;
 };
 
+// Of the value `index` in [token][kv_head][head_dim].
+[[nodiscard]] Location locate(const Identity& identity, std::string sequence, std::uint32_t layer, PartId part,
+                              std::uint64_t index);
+
 struct PartDifference {
     std::string sequence;
     std::uint32_t layer = 0;
@@ -27,28 +31,29 @@ struct PartDifference {
     double relative_l2 = 0;  // |a - b|_2 / |a|_2; 0 where both are zero
     double cosine = 1;       // 1 where both are zero
     bool bit_equal = true;
-    std::vector<std::uint64_t> histogram;  // of |a - b|, for quantiles; edges are powers of 2^(1/4)
 };
 
 struct Comparison {
-    std::vector<Mismatch> mismatches;   // hard differences of the identities, tokens included ("tokens[4]")
+    std::vector<Mismatch>
+        mismatches;  // hard differences of the identities, of tokens ("tokens[4]") and of pending_token
     std::vector<PartDifference> parts;  // in order of sequence, layer, part
     double max_abs = 0;
-    double p99_abs = 0;  // nearest rank, rounded up to the histogram's edge
+    double p99_abs = 0;  // nearest rank: one of the differences
     Location worst;
     std::optional<Location>
         first_difference;  // in order of sequence, layer, part (V before K never: K, then V), token, head, dim
     std::optional<Location> first_nonfinite;  // NaN on any side, infinity on one side (on both: equal, unless NaN)
     std::string nonfinite_what;               // "NaN in b", "NaN in both", "infinity in a"
+    // Of the stored logits, from which the first token is chosen; 0 where a side has none.
+    double logits_max_abs = 0;
+    double logits_max_abs_dp = 0;  // of the probabilities that they give
+    std::string logits_worst;      // "sequence 0, token 17"; empty where all are equal
 };
 
 // Reads both to the end, layer by layer. States whose shapes differ are not comparable (bad_input); differing
 // identities are listed and equal shapes compared all the same. Sequences are paired by id.
-// NaN and infinities that do not pass count as an infinite difference in max_abs, p99_abs and the histograms; mean_abs,
-// relative_l2 and cosine leave them out.
+// NaN and infinities that do not pass count as an infinite difference in max_abs and p99_abs; mean_abs, relative_l2 and
+// cosine leave them out.
 Result<Comparison> compare_states(Source& a, Source& b, bool allow_equal_nan);
-
-// The smallest edge that at least `q` (0..1) of the values do not exceed: nearest rank. 0 of an empty histogram.
-[[nodiscard]] double histogram_quantile(const std::vector<std::uint64_t>& histogram, double q);
 
 }  // namespace hetero::kv

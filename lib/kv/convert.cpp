@@ -27,7 +27,7 @@ Result<const Codec*> codec_of(const Scheme& scheme, Errc unknown = Errc::bad_inp
 
 Shape shape_of(const Header& header, std::uint64_t n_tokens, PartId id) {
     const Identity& identity = header.identity;
-    return {n_tokens, identity.n_kv_heads, id == PartId::k ? identity.head_dim_k : identity.head_dim_v};
+    return {n_tokens, identity.n_kv_heads, identity.head_dim(id)};
 }
 
 bool same_storage(const Scheme& a, const Scheme& b) { return a.codec == b.codec && a.params == b.params; }
@@ -40,29 +40,6 @@ Scheme scheme_after(const Scheme& from, Scheme wanted, const Codec& from_codec, 
         wanted.source_dtype = from_codec.has_scale() ? from.source_dtype : from_codec.value_dtype(from.params);
     }
     return wanted;
-}
-
-Result<Part> allocate(const Header& header, const Codec& codec, const Scheme& scheme, std::uint64_t n_tokens,
-                      PartId id) {
-    HETERO_CHECK(codec.check(scheme.params, shape_of(header, n_tokens, id).head_dim));
-    const EncodedBytes bytes = codec.bytes(scheme.params, shape_of(header, n_tokens, id));
-    Part part;
-    part.scheme = scheme;
-    try {
-        part.values = {codec.value_dtype(scheme.params), values_shape(header, scheme, n_tokens, id), {}};
-        part.values.bytes.resize(bytes.values);
-        if (codec.has_scale()) {
-            part.scale = {scheme.params.scale_dtype, scale_shape(header, scheme, n_tokens, id), {}};
-            part.scale.bytes.resize(bytes.scale);
-            if (bytes.zero != 0 || !scheme.params.symmetric) {
-                part.zero = {scheme.params.scale_dtype, part.scale.shape, {}};
-                part.zero.bytes.resize(bytes.zero);
-            }
-        }
-    } catch (const std::bad_alloc&) {
-        return fail(Errc::resource, "out of memory: {} bytes for a part of {} tokens", bytes.total(), n_tokens);
-    }
-    return part;
 }
 
 // Where the encoding of tokens [first, first + ...) lies in the encoding of the whole; `first` is a multiple of the
@@ -95,14 +72,14 @@ struct Worker {
 
 class Converter {
 public:
-    explicit Converter(int threads) : pool_(std::max(1, threads)), workers_(static_cast<std::size_t>(pool_.size())) {}
+    explicit Converter(int threads) : pool_(threads), workers_(static_cast<std::size_t>(pool_.size())) {}
 
     // The part with another scheme. Tasks are token ranges; of several errors the first range's is returned.
     Result<Part> convert(const Header& header, const Part& from, const Scheme& scheme, std::uint64_t n_tokens,
                          PartId id) {
         HETERO_TRY(const Codec* in, codec_of(from.scheme));
         HETERO_TRY(const Codec* out, codec_of(scheme, Errc::usage));
-        HETERO_TRY(Part part, allocate(header, *out, scheme, n_tokens, id));
+        HETERO_TRY(Part part, allocate_part(header, scheme, n_tokens, id));
         const Shape shape = shape_of(header, n_tokens, id);
         HETERO_CHECK(in->check(from.scheme.params, shape.head_dim));
         const EncodedBytes size = in->bytes(from.scheme.params, shape);
@@ -177,7 +154,7 @@ private:
     double seconds_ = 0;
 };
 
-std::uint64_t part_bytes(const Part& part) {
+std::uint64_t stored_bytes(const Part& part) {
     return part.values.bytes.size() + part.scale.bytes.size() + part.zero.bytes.size();
 }
 
@@ -191,7 +168,7 @@ Result<Header> converted_header(const Header& in, const Scheme& k, const Scheme&
         const Scheme& wanted = id == PartId::k ? k : v;
         HETERO_TRY(const Codec* to, codec_of(wanted, Errc::usage));
         HETERO_CHECK(to->check(wanted.params, shape_of(in, 0, id).head_dim));
-        std::vector<Scheme>& schemes = id == PartId::k ? header.k_schemes : header.v_schemes;
+        std::vector<Scheme>& schemes = header.schemes(id);
         for (std::size_t layer = 0; layer < schemes.size(); ++layer) {
             if (same_storage(schemes[layer], wanted)) continue;
             HETERO_TRY(const Codec* from, codec_of(schemes[layer]));
@@ -231,7 +208,7 @@ Result<std::vector<float>> decode_part(const Header& header, const Part& part, s
 Result<Part> encode_part(const Header& header, const Scheme& scheme, std::uint64_t n_tokens, PartId id,
                          const std::vector<float>& values) {
     HETERO_TRY(const Codec* codec, codec_of(scheme, Errc::usage));
-    HETERO_TRY(Part part, allocate(header, *codec, scheme, n_tokens, id));
+    HETERO_TRY(Part part, allocate_part(header, scheme, n_tokens, id));
     HETERO_CHECK(codec->encode_into(scheme.params, shape_of(header, n_tokens, id), values,
                                     {part.values.bytes, part.scale.bytes, part.zero.bytes}));
     return part;
@@ -256,9 +233,9 @@ Result<ConvertReport> convert_state(Source& in, Sink& out, const Scheme& k, cons
                 HETERO_TRY(Layer data, in.read_layer());
                 for (PartId id : {PartId::k, PartId::v}) {
                     Part& part = data.part(id);
-                    report.bytes_in += part_bytes(part);
+                    report.bytes_in += stored_bytes(part);
                     values += part.values.elements();
-                    const Scheme& scheme = id == PartId::k ? header.k_schemes[layer] : header.v_schemes[layer];
+                    const Scheme& scheme = header.scheme(layer, id);
                     report.exact = report.exact && conversion_is_exact(part.scheme, scheme);
                     if (!same_storage(part.scheme, scheme)) {
                         auto converted = converter.convert(from, part, scheme, sequence.tokens.size(), id);
@@ -268,7 +245,7 @@ Result<ConvertReport> convert_state(Source& in, Sink& out, const Scheme& k, cons
                         }
                         part = std::move(*converted);
                     }
-                    report.bytes_out += part_bytes(part);
+                    report.bytes_out += stored_bytes(part);
                 }
                 HETERO_CHECK(out.write_layer(data));
             }

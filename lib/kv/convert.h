@@ -28,7 +28,7 @@ struct ConvertReport {
 // Streams `in` to `out` with the given schemes; their source_dtype is filled in from the input. A part whose scheme
 // stays the same is passed on bit for bit. Quantized to another quantized scheme is refused unless `requantize`.
 // Errors name sequence, layer, part, and the codec's place. Adds `entry` to the provenance; the writer chooses the
-// chunk length anew. The bytes do not depend on `threads`.
+// chunk length anew. The bytes do not depend on `threads`; 0: default_thread_count().
 Result<ConvertReport> convert_state(Source& in, Sink& out, const Scheme& k, const Scheme& v, bool requantize,
                                     const ProvenanceEntry& entry, int threads);
 

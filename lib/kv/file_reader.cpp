@@ -5,6 +5,7 @@
 #include <set>
 
 #include "kv/canonical.h"
+#include "kv/file_attributes.h"
 #include "kv/file_layout.h"
 
 namespace hetero::kv {
@@ -12,88 +13,6 @@ namespace {
 
 namespace h5 = io::h5;
 using namespace layout;
-
-template <class T>
-Result<T> require(const h5::Node& node, const std::string& name) {
-    HETERO_TRY(std::optional<T> value, node.get<T>(name));
-    if (!value) return fail(Errc::bad_input, "attribute {} of {} is missing", name, node.path());
-    return std::move(*value);
-}
-
-Result<std::uint32_t> require_u32(const h5::Node& node, const std::string& name) {
-    HETERO_TRY(const std::int64_t value, require<std::int64_t>(node, name));
-    if (value < 0 || value > std::numeric_limits<std::int32_t>::max())
-        return fail(Errc::bad_input, "attribute {} of {} is {}; 0 to 2147483647 is expected", name, node.path(), value);
-    return static_cast<std::uint32_t>(value);
-}
-
-template <class T>
-Status require_equal(const h5::Node& node, const std::string& name, const T& expected) {
-    HETERO_TRY(const T value, require<T>(node, name));
-    if (value != expected)
-        return fail(Errc::bad_input, "attribute {} of {} is {}; {} is expected", name, node.path(), value, expected);
-    return {};
-}
-Status require_text(const h5::Node& node, const std::string& name, std::string_view expected) {
-    return require_equal(node, name, std::string(expected));
-}
-
-Result<Digest> require_digest(const h5::Node& node, const std::string& name) {
-    HETERO_TRY(const std::string hex, require<std::string>(node, name));
-    Digest digest{};
-    if (!from_hex(hex, digest))
-        return fail(Errc::bad_input, "attribute {} of {} is no SHA-256 of 64 hex digits", name, node.path());
-    return digest;
-}
-
-Result<DType> require_dtype(const h5::Node& node, const std::string& name) {
-    HETERO_TRY(const std::string text, require<std::string>(node, name));
-    const std::optional<DType> dtype = kernels::dtype_from_name(text);
-    if (!dtype) return fail(Errc::bad_input, "attribute {} of {}: dtype \"{}\" is not known", name, node.path(), text);
-    return *dtype;
-}
-
-Result<Identity> read_identity(const h5::Node& root) {
-    Identity identity;
-    HETERO_TRY(identity.model_id, require<std::string>(root, "model_id"));
-    HETERO_TRY(identity.arch, require<std::string>(root, "arch"));
-    HETERO_TRY(identity.n_layers, require_u32(root, "n_layers"));
-    HETERO_TRY(identity.n_heads, require_u32(root, "n_heads"));
-    HETERO_TRY(identity.n_kv_heads, require_u32(root, "n_kv_heads"));
-    HETERO_TRY(identity.head_dim_k, require_u32(root, "head_dim_k"));
-    HETERO_TRY(identity.head_dim_v, require_u32(root, "head_dim_v"));
-    HETERO_TRY(identity.vocab_size, require_u32(root, "vocab_size"));
-    HETERO_TRY(identity.context_length, require_u32(root, "context_length"));
-    HETERO_CHECK(require_text(root, "rope_convention", rope_convention));
-    HETERO_TRY(identity.rope_theta, require<double>(root, "rope_theta"));
-    HETERO_TRY(identity.rope_scaling, require<std::string>(root, "rope_scaling"));
-    HETERO_TRY(identity.rope_applied, require<bool>(root, "rope_applied"));
-    HETERO_TRY(identity.arch_digest, require_digest(root, "arch_digest"));
-    HETERO_TRY(identity.tokenizer_digest, require_digest(root, "tokenizer_digest"));
-    HETERO_TRY(identity.lineage, require_digest(root, "lineage"));
-    HETERO_TRY(identity.weights_digest, require_digest(root, "weights_digest"));
-    HETERO_CHECK(require_text(root, "compat_hash", to_hex(compat_hash(identity))));
-    return identity;
-}
-
-Result<Scheme> read_scheme(const h5::Node& node) {
-    Scheme scheme;
-    HETERO_TRY(scheme.codec, require<std::string>(node, "scheme"));
-    HETERO_TRY(scheme.source_dtype, require_dtype(node, "source_dtype"));
-    const quant::Codec* codec = quant::find_codec(scheme.codec);
-    if (codec == nullptr)
-        return fail(Errc::bad_input, "{}: scheme \"{}\" is not known; there are {}", node.path(), scheme.codec,
-                    quant::codec_names());
-    if (!codec->has_scale()) return scheme;
-    HETERO_TRY(const std::string axis, require<std::string>(node, "axis"));
-    if (axis != "token" && axis != "channel")
-        return fail(Errc::bad_input, "attribute axis of {} is \"{}\"; token or channel is expected", node.path(), axis);
-    scheme.params.axis = axis == "token" ? quant::Axis::token : quant::Axis::channel;
-    HETERO_TRY(scheme.params.group, require_u32(node, "group"));
-    HETERO_TRY(scheme.params.symmetric, require<bool>(node, "symmetric"));
-    HETERO_TRY(scheme.params.scale_dtype, require_dtype(node, "scale_dtype"));
-    return scheme;
-}
 
 std::string hex32(std::int64_t value) { return fmt::format("{:08x}", value); }
 
@@ -119,6 +38,7 @@ public:
         HETERO_CHECK(read_sequences(root, sequences));
         HETERO_CHECK(read_schemes(sequences));
         HETERO_CHECK(check_header(header_));
+        HETERO_CHECK(charge_layers());
         if (verify_ == Verify::checksums) HETERO_CHECK(read_integrity(root));
         return {};
     }
@@ -179,6 +99,23 @@ private:
         if (node.bytes() > budget_)
             return fail(Errc::bad_input, "{}: arrays overlap, they have more bytes than the file", node.path());
         budget_ -= node.bytes();
+        return {};
+    }
+
+    Status charge_layers() {
+        for (std::size_t s = 0; s < header_.sequences.size(); ++s) {
+            const std::uint64_t n_tokens = header_.sequences[s].tokens.size();
+            for (std::uint32_t layer = 0; layer < header_.identity.n_layers; ++layer) {
+                for (const PartId id : {PartId::k, PartId::v}) {
+                    const std::uint64_t bytes = part_bytes(header_, header_.scheme(layer, id), n_tokens, id);
+                    if (bytes > budget_)
+                        return fail(Errc::bad_input,
+                                    "sequence {}, layer {}, {}: arrays overlap, they have more bytes than the file",
+                                    header_.sequences[s].id, layer, part_name(id));
+                    budget_ -= bytes;
+                }
+            }
+        }
         return {};
     }
 
@@ -257,7 +194,7 @@ private:
             for (const PartId id : {PartId::k, PartId::v}) {
                 HETERO_TRY(const h5::Node node, layer.open_dataset(column_names[static_cast<std::size_t>(id)]));
                 HETERO_TRY(Scheme scheme, read_scheme(node));
-                (id == PartId::k ? header_.k_schemes : header_.v_schemes).push_back(std::move(scheme));
+                header_.schemes(id).push_back(std::move(scheme));
             }
         }
         return {};
@@ -293,7 +230,7 @@ private:
     }
 
     [[nodiscard]] const Scheme& scheme_of(std::uint32_t layer, Column column) const {
-        return (static_cast<int>(column) % 2 == 0 ? header_.k_schemes : header_.v_schemes)[layer];
+        return header_.scheme(layer, static_cast<PartId>(static_cast<int>(column) % 2));
     }
     [[nodiscard]] bool has_column(std::uint32_t layer, Column column) const {
         if (column < Column::k_scale) return true;

@@ -46,9 +46,8 @@ std::uint32_t choose_tokens_per_chunk(const Header& header) {
     std::uint64_t row_bytes = 1;
     std::uint64_t multiple = 1;
     for (const PartId id : {PartId::k, PartId::v}) {
-        const std::uint64_t elements =
-            std::uint64_t{identity.n_kv_heads} * (id == PartId::k ? identity.head_dim_k : identity.head_dim_v);
-        for (const Scheme& scheme : id == PartId::k ? header.k_schemes : header.v_schemes) {
+        const std::uint64_t elements = std::uint64_t{identity.n_kv_heads} * identity.head_dim(id);
+        for (const Scheme& scheme : header.schemes(id)) {
             const quant::Codec* codec = quant::find_codec(scheme.codec);
             if (codec == nullptr) continue;
             row_bytes =

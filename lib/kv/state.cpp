@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <exception>
 #include <set>
 #include <string_view>
 
+#include "base/printable.h"
 #include "kv/canonical.h"
 
 namespace hetero::kv {
@@ -27,10 +29,6 @@ std::uint64_t product(const std::vector<std::uint64_t>& shape) {
     std::uint64_t n = shape.empty() ? 0 : 1;
     for (const std::uint64_t extent : shape) n *= extent;
     return n;
-}
-
-std::uint32_t head_dim(const Header& header, PartId part) {
-    return part == PartId::k ? header.identity.head_dim_k : header.identity.head_dim_v;
 }
 
 std::string shape_text(const std::vector<std::uint64_t>& shape) {
@@ -89,6 +87,10 @@ Status check_sequence(const Identity& identity, const Sequence& sequence) {
                     identity.vocab_size);
     if (!sequence.logits.empty() && sequence.logits.size() != identity.vocab_size)
         return fail(Errc::bad_input, "{} logits for a vocabulary of {}", sequence.logits.size(), identity.vocab_size);
+    const auto odd =
+        std::find_if_not(sequence.logits.begin(), sequence.logits.end(), [](float x) { return std::isfinite(x); });
+    if (odd != sequence.logits.end())
+        return fail(Errc::bad_input, "logits[{}] is {}, not a finite number", odd - sequence.logits.begin(), *odd);
     return {};
 }
 
@@ -96,7 +98,7 @@ Status check_scheme(const Header& header, const Scheme& scheme, PartId part) {
     const quant::Codec* codec = quant::find_codec(scheme.codec);
     if (codec == nullptr)
         return fail(Errc::bad_input, "scheme \"{}\" is not known; there are {}", scheme.codec, quant::codec_names());
-    if (auto status = codec->check(scheme.params, head_dim(header, part)); !status)
+    if (auto status = codec->check(scheme.params, header.identity.head_dim(part)); !status)
         return fail(Errc::bad_input, "{}", status.error().message);
     if (scheme.source_dtype != DType::f32 && scheme.source_dtype != DType::f16 && scheme.source_dtype != DType::bf16)
         return fail(Errc::bad_input, "source dtype {}; f32, f16 or bf16 is expected",
@@ -156,42 +158,73 @@ std::vector<Mismatch> compare(const Identity& left, const Identity& right) {
     return mismatches;
 }
 
+std::string to_text(const std::vector<Mismatch>& mismatches, std::string_view left, std::string_view right) {
+    std::string out;
+    for (const Mismatch& one : mismatches)
+        out += fmt::format("{}{}: {} has {}, {} {}", out.empty() ? "" : "; ", one.field, left, printable(one.left),
+                           right, printable(one.right));
+    return out;
+}
+
 std::uint64_t Tensor::elements() const noexcept { return product(shape); }
 
 const char* part_name(PartId part) noexcept { return part == PartId::k ? "K" : "V"; }
 
 std::vector<std::uint64_t> values_shape(const Header& header, const Scheme& /*scheme*/, std::uint64_t n_tokens,
                                         PartId part) {
-    return {n_tokens, header.identity.n_kv_heads, head_dim(header, part)};
+    return {n_tokens, header.identity.n_kv_heads, header.identity.head_dim(part)};
 }
 
 std::vector<std::uint64_t> scale_shape(const Header& header, const Scheme& scheme, std::uint64_t n_tokens,
                                        PartId part) {
     const quant::Codec* codec = quant::find_codec(scheme.codec);
     if (codec == nullptr || !codec->has_scale()) return {};
-    const std::uint64_t dim = head_dim(header, part);
+    const std::uint64_t dim = header.identity.head_dim(part);
     const std::uint64_t group = scheme.params.group;
     if (scheme.params.axis == quant::Axis::token)
         return {n_tokens, header.identity.n_kv_heads, group == 0 ? 1 : ceil_div(dim, group)};
     return {group == 0 ? 1 : ceil_div(n_tokens, group), header.identity.n_kv_heads, dim};
 }
 
+std::uint64_t part_bytes(const Header& header, const Scheme& scheme, std::uint64_t n_tokens, PartId part) {
+    const quant::Codec* codec = quant::find_codec(scheme.codec);
+    if (codec == nullptr) return 0;
+    const std::uint64_t values =
+        kernels::dtype_bytes(codec->value_dtype(scheme.params), product(values_shape(header, scheme, n_tokens, part)));
+    const std::uint64_t scale =
+        kernels::dtype_bytes(scheme.params.scale_dtype, product(scale_shape(header, scheme, n_tokens, part)));
+    return values + (scheme.params.symmetric ? scale : 2 * scale);
+}
+
+Result<Part> allocate_part(const Header& header, const Scheme& scheme, std::uint64_t n_tokens, PartId part) {
+    const quant::Codec* codec = quant::find_codec(scheme.codec);
+    if (codec == nullptr)
+        return fail(Errc::bad_input, "unknown codec '{}': known are {}", printable(scheme.codec), quant::codec_names());
+    HETERO_CHECK(codec->check(scheme.params, header.identity.head_dim(part)));
+    Part out;
+    out.scheme = scheme;
+    const auto make = [](DType dtype, std::vector<std::uint64_t> shape) {
+        Tensor tensor{dtype, std::move(shape), {}};
+        if (!tensor.empty()) tensor.bytes.resize(kernels::dtype_bytes(dtype, tensor.elements()));
+        return tensor;
+    };
+    try {
+        const auto scales = scale_shape(header, scheme, n_tokens, part);
+        out.values = make(codec->value_dtype(scheme.params), values_shape(header, scheme, n_tokens, part));
+        out.scale = make(scheme.params.scale_dtype, scales);
+        if (!scheme.params.symmetric) out.zero = make(scheme.params.scale_dtype, scales);
+    } catch (const std::exception& e) {  // bad_alloc, length_error
+        return fail(Errc::resource, "no memory for {} of {} tokens, {} bytes", part_name(part), n_tokens,
+                    part_bytes(header, scheme, n_tokens, part));
+    }
+    return out;
+}
+
 std::uint64_t Header::payload_bytes() const {
     std::uint64_t total = 0;
-    for (const Sequence& sequence : sequences) {
-        for (const PartId id : {PartId::k, PartId::v}) {
-            for (const Scheme& scheme : id == PartId::k ? k_schemes : v_schemes) {
-                const quant::Codec* codec = quant::find_codec(scheme.codec);
-                if (codec == nullptr) continue;
-                const std::uint64_t n = sequence.tokens.size();
-                total += kernels::dtype_bytes(codec->value_dtype(scheme.params),
-                                              product(values_shape(*this, scheme, n, id)));
-                const std::uint64_t scale =
-                    kernels::dtype_bytes(scheme.params.scale_dtype, product(scale_shape(*this, scheme, n, id)));
-                total += scheme.params.symmetric ? scale : 2 * scale;
-            }
-        }
-    }
+    for (const Sequence& sequence : sequences)
+        for (const PartId id : {PartId::k, PartId::v})
+            for (const Scheme& one : schemes(id)) total += part_bytes(*this, one, sequence.tokens.size(), id);
     return total;
 }
 
@@ -208,7 +241,7 @@ Status check_header(const Header& header) {
             return fail_with(status.error(), fmt::format("sequence {}", sequence.id));
     }
     for (const PartId part : {PartId::k, PartId::v}) {
-        const auto& schemes = part == PartId::k ? header.k_schemes : header.v_schemes;
+        const auto& schemes = header.schemes(part);
         if (schemes.size() != header.identity.n_layers)
             return fail(Errc::bad_input, "{} schemes of {} for {} layers", schemes.size(), part_name(part),
                         header.identity.n_layers);
@@ -230,7 +263,7 @@ Status check_layer(const Header& header, std::size_t sequence, std::size_t layer
     const std::uint64_t n_tokens = header.sequences[sequence].tokens.size();
     const auto check_part = [&](PartId id) -> Status {
         const Part& part = value.part(id);
-        const Scheme& scheme = (id == PartId::k ? header.k_schemes : header.v_schemes)[layer];
+        const Scheme& scheme = header.scheme(layer, id);
         if (part.scheme != scheme)
             return fail(Errc::bad_input, "scheme {} of the layer differs from {} of the header", describe(part.scheme),
                         describe(scheme));

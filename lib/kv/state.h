@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/hash.h"
@@ -17,6 +18,9 @@
 namespace hetero::kv {
 
 using kernels::DType;
+
+enum class PartId : std::uint8_t { k = 0, v = 1 };
+[[nodiscard]] const char* part_name(PartId part) noexcept;  // "K", "V": for messages
 
 // Hard invariants: two sides that differ in any of these must not exchange KV. Compared field by field, so that a
 // refusal can name the field and both values.
@@ -34,6 +38,9 @@ struct Identity {
     Digest tokenizer_digest{};
     Digest lineage{};         // names the source weights; the same for every precision made from them
     Digest weights_digest{};  // names these very weights; recorded and reported, may differ
+    [[nodiscard]] std::uint32_t head_dim(PartId part) const noexcept {
+        return part == PartId::k ? head_dim_k : head_dim_v;
+    }
 };
 
 // One difference of two identities: "rope_theta: 100000 here, 10000 there".
@@ -42,6 +49,9 @@ struct Mismatch {
 };
 // Hard differences only. Empty: the two belong together.
 [[nodiscard]] std::vector<Mismatch> compare(const Identity& left, const Identity& right);
+// "rope_theta: LEFT has 100000, RIGHT 10000; arch: ...", fit for a terminal.
+[[nodiscard]] std::string to_text(const std::vector<Mismatch>& mismatches, std::string_view left,
+                                  std::string_view right);
 // SHA-256 over the canonical text of all hard fields; the text is defined in hetero-kv(5).
 [[nodiscard]] Digest compat_hash(const Identity& identity);
 
@@ -61,9 +71,6 @@ struct Tensor {
     [[nodiscard]] bool empty() const noexcept { return shape.empty(); }
     [[nodiscard]] std::uint64_t elements() const noexcept;
 };
-
-enum class PartId : std::uint8_t { k = 0, v = 1 };
-[[nodiscard]] const char* part_name(PartId part) noexcept;  // "K", "V": for messages
 
 // K or V of one layer and sequence.
 struct Part {
@@ -106,6 +113,13 @@ struct Header {
     std::vector<ProvenanceEntry> provenance;
     std::uint32_t tokens_per_chunk =
         0;  // chunk = checksum unit; 0: the writer chooses (1..4 MiB, multiple of the channel groups)
+    [[nodiscard]] const std::vector<Scheme>& schemes(PartId part) const noexcept {
+        return part == PartId::k ? k_schemes : v_schemes;
+    }
+    [[nodiscard]] std::vector<Scheme>& schemes(PartId part) noexcept {
+        return part == PartId::k ? k_schemes : v_schemes;
+    }
+    [[nodiscard]] const Scheme& scheme(std::size_t layer, PartId part) const { return schemes(part)[layer]; }
     [[nodiscard]] std::uint64_t payload_bytes() const;  // of all layers: values, scales, zeros
 };
 
@@ -114,6 +128,10 @@ struct Header {
                                                       std::uint64_t n_tokens, PartId part);
 [[nodiscard]] std::vector<std::uint64_t> scale_shape(const Header& header, const Scheme& scheme, std::uint64_t n_tokens,
                                                      PartId part);
+// Values, scales and zeros of a part in bytes. 0 where the codec is not known.
+[[nodiscard]] std::uint64_t part_bytes(const Header& header, const Scheme& scheme, std::uint64_t n_tokens, PartId part);
+// A part of these shapes, zeroed. The codec refuses the scheme: its error; no memory: resource.
+Result<Part> allocate_part(const Header& header, const Scheme& scheme, std::uint64_t n_tokens, PartId part);
 // Consistency of the header with itself: ranges, counts, ids, positions within the context, chunk against groups.
 [[nodiscard]] Status check_header(const Header& header);
 // Shape, dtype and byte counts of a layer against the header.

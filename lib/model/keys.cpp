@@ -4,7 +4,9 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "base/printable.h"
 #include "io/gguf.h"
+#include "io/json_text.h"
 
 namespace hetero::model {
 namespace {
@@ -14,16 +16,7 @@ using Json = nlohmann::json;
 constexpr int max_nesting = 4;         // of objects that are flattened
 constexpr std::size_t max_shown = 80;  // characters of a value in a message
 
-std::string shortened(std::string text) {
-    if (text.size() > max_shown) {
-        text.resize(max_shown);
-        text += "...";
-    }
-    for (char& c : text) {
-        if (static_cast<unsigned char>(c) < 0x20) c = ' ';
-    }
-    return text;
-}
+std::string shortened(std::string_view text) { return printable(text, max_shown); }
 
 std::string dumped(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
@@ -86,8 +79,7 @@ bool switched_off(const Keys::Value& value) {
 }  // namespace
 
 Result<Keys> Keys::from_json(std::string file, std::string_view text) {
-    const Json json = Json::parse(text, nullptr, false);
-    if (json.is_discarded()) return fail(Errc::bad_input, "{}: is not valid JSON", file);
+    HETERO_TRY(const Json json, io::parse_json(text, file));
     if (!json.is_object()) return fail(Errc::bad_input, "{}: must be a JSON object", file);
     Keys keys;
     keys.file_ = std::move(file);

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <limits>
 
+#include "io/json_text.h"
 #include "io/mapped_file.h"
 
 namespace hetero::tokenizer {
@@ -10,29 +11,6 @@ namespace {
 
 constexpr std::size_t kLargest =
     std::size_t{128} * 1024 * 1024;  // bytes; the largest published tokenizer.json has 35 million
-constexpr int kDeepest = 64;
-
-int depth_of(std::string_view text) {
-    int depth = 0;
-    int deepest = 0;
-    bool in_string = false;
-    for (std::size_t i = 0; i < text.size(); ++i) {
-        const char c = text[i];
-        if (in_string) {
-            if (c == '\\')
-                ++i;
-            else if (c == '"')
-                in_string = false;
-        } else if (c == '"') {
-            in_string = true;
-        } else if (c == '{' || c == '[') {
-            deepest = std::max(deepest, ++depth);
-        } else if (c == '}' || c == ']') {
-            --depth;
-        }
-    }
-    return deepest;
-}
 
 }  // namespace
 
@@ -73,14 +51,7 @@ Result<Json> read_json(const std::string& path) {
     if (file.bytes().size() > kLargest)
         return fail(Errc::bad_input, "{}: has {} bytes; at most {} are read", path, file.bytes().size(), kLargest);
     const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
-    if (depth_of(text) > kDeepest)
-        return fail(Errc::bad_input, "{}: is nested {} levels deep; at most {} are read", path, depth_of(text),
-                    kDeepest);
-    try {
-        return Json::parse(text.begin(), text.end());
-    } catch (const Json::exception& e) {
-        return fail(Errc::bad_input, "{}: is not JSON: {}", path, e.what());
-    }
+    return io::parse_json(text, path);
 }
 
 Result<std::optional<Json>> read_json_if_there(const std::string& path) {

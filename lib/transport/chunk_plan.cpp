@@ -2,20 +2,14 @@
 
 #include <algorithm>
 #include <new>
-#include <stdexcept>
 
 namespace hetero::transport {
 namespace {
 
-const kv::Scheme& scheme_of(const kv::Header& header, std::size_t layer, kv::PartId part) {
-    return part == kv::PartId::k ? header.k_schemes[layer] : header.v_schemes[layer];
-}
-
 quant::EncodedBytes bytes_of(const kv::Header& header, std::size_t layer, kv::PartId part, std::uint64_t tokens) {
-    const kv::Scheme& scheme = scheme_of(header, layer, part);
+    const kv::Scheme& scheme = header.scheme(layer, part);
     const quant::Codec* codec = quant::find_codec(scheme.codec);  // known: check_header
-    const std::uint32_t dim = part == kv::PartId::k ? header.identity.head_dim_k : header.identity.head_dim_v;
-    return codec->bytes(scheme.params, {tokens, header.identity.n_kv_heads, dim});
+    return codec->bytes(scheme.params, {tokens, header.identity.n_kv_heads, header.identity.head_dim(part)});
 }
 
 std::uint64_t pick(const quant::EncodedBytes& bytes, Array array) {
@@ -60,6 +54,15 @@ std::uint64_t ChunkWalk::chunks() const noexcept {
     return (tokens + header_->tokens_per_chunk - 1) / header_->tokens_per_chunk;
 }
 
+void ChunkWalk::next_array() noexcept {
+    if (place_.array != Array::zero) {
+        place_.array = static_cast<Array>(static_cast<int>(place_.array) + 1);
+    } else {
+        place_.array = Array::values;
+        ++place_.chunk;
+    }
+}
+
 void ChunkWalk::settle() {
     const std::uint32_t n_layers = header_->identity.n_layers;
     for (;;) {
@@ -77,12 +80,7 @@ void ChunkWalk::settle() {
             place_.layer_index = std::uint64_t{place_.sequence} * n_layers + place_.layer;
             place_.slot = static_cast<std::uint32_t>(next_slot_ % wire_slots);
             if (place_.length > 0) return;
-            if (place_.array != Array::zero) {
-                place_.array = static_cast<Array>(static_cast<int>(place_.array) + 1);
-            } else {
-                place_.array = Array::values;
-                ++place_.chunk;
-            }
+            next_array();
             continue;
         }
         place_.chunk = 0;
@@ -101,12 +99,7 @@ void ChunkWalk::settle() {
 
 void ChunkWalk::advance() {
     ++next_slot_;
-    if (place_.array != Array::zero) {
-        place_.array = static_cast<Array>(static_cast<int>(place_.array) + 1);
-    } else {
-        place_.array = Array::values;
-        ++place_.chunk;
-    }
+    next_array();
     settle();
 }
 
@@ -125,26 +118,14 @@ Result<std::shared_ptr<kv::Layer>> allocate_layer(const kv::Header& header, std:
     try {
         auto out = std::make_shared<kv::Layer>();
         for (const kv::PartId id : {kv::PartId::k, kv::PartId::v}) {
-            const kv::Scheme& scheme = scheme_of(header, layer, id);
-            const quant::EncodedBytes bytes = bytes_of(header, layer, id, tokens);
-            kv::Part& part = out->part(id);
-            part.scheme = scheme;
-            part.values.dtype = quant::find_codec(scheme.codec)->value_dtype(scheme.params);
-            part.values.shape = kv::values_shape(header, scheme, tokens, id);
-            part.values.bytes.resize(bytes.values);
-            for (auto [tensor, size] : {std::pair{&part.scale, bytes.scale}, {&part.zero, bytes.zero}}) {
-                if (size == 0) continue;
-                tensor->dtype = scheme.params.scale_dtype;
-                tensor->shape = kv::scale_shape(header, scheme, tokens, id);
-                tensor->bytes.resize(size);
-            }
+            auto part = kv::allocate_part(header, header.scheme(layer, id), tokens, id);
+            if (!part) return fail_with(part.error(), fmt::format("layer {}", layer));
+            out->part(id) = std::move(*part);
         }
-        HETERO_CHECK(kv::check_layer(header, sequence, layer, *out));
         return out;
     } catch (const std::bad_alloc&) {
-    } catch (const std::length_error&) {
+        return fail(Errc::resource, "no memory for layer {}", layer);
     }
-    return fail(Errc::resource, "no memory for layer {} ({} bytes)", layer, layer_bytes(header, sequence, layer));
 }
 
 }  // namespace hetero::transport

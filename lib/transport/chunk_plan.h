@@ -41,6 +41,7 @@ public:
     void advance();
 
 private:
+    void next_array() noexcept;
     void settle();  // moves on until the place has bytes
     [[nodiscard]] std::uint64_t chunks() const noexcept;
     const kv::Header* header_;

@@ -60,6 +60,9 @@ Status prepare(const std::vector<Endpoint>& inputs, const std::vector<Endpoint>&
                const TransportOptions& options) {
     if (!(options.timeout_s > 0))
         return fail(Errc::usage, "a timeout of {} s; it has to be more than 0", options.timeout_s);
+    if (options.max_memory_bytes < min_pipe_memory_bytes)
+        return fail(Errc::usage, "{} bytes of memory for a pipe; at least {} are needed", options.max_memory_bytes,
+                    min_pipe_memory_bytes);
     for (const EndpointType* type : by_cost()) {
         const auto in = of_kind(inputs, type->kind), out = of_kind(outputs, type->kind);
         if (!in.empty() || !out.empty()) HETERO_CHECK(type->prepare(in, out, options));
@@ -75,9 +78,10 @@ Result<std::unique_ptr<kv::Sink>> open_sink(const Endpoint& endpoint, const Tran
     return type_of(endpoint.kind).open_sink(endpoint, options);
 }
 
-void leave(const Error* error) noexcept {
+Status leave(const Error* error) noexcept {
     for (const EndpointType* type : by_cost())
-        if (type->leave != nullptr) type->leave(error);
+        if (type->leave != nullptr) HETERO_CHECK(type->leave(error));
+    return {};
 }
 
 }  // namespace hetero::transport

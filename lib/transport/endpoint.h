@@ -25,11 +25,14 @@ struct Endpoint {
 Result<Endpoint> parse_endpoint(std::string_view text);
 std::string to_string(const Endpoint& endpoint);
 
+inline constexpr std::uint64_t min_pipe_memory_bytes = 1024;
+
 struct TransportOptions {
     // A lost peer ends this process within so long: six tenths to notice, the rest to tell the others and for mpirun to
     // end the job. A peer that is alive and computes is waited for.
     double timeout_s = 10;
-    std::uint64_t max_memory_bytes = 1ULL << 30;  // a pipe's image above this is spooled to a temporary file
+    // A pipe's image above this is spooled to a temporary file. At least min_pipe_memory_bytes.
+    std::uint64_t max_memory_bytes = 1ULL << 30;
     io::Overwrite overwrite = io::Overwrite::refuse;
     // mpi: the receiver rejects a state of another model before any data moves, naming fields and both values. Callers
     // check files and pipes themselves, by Source::header().
@@ -49,6 +52,7 @@ Result<std::unique_ptr<kv::Sink>> open_sink(const Endpoint& endpoint, const Tran
 // orderly end, which waits until every rank of the job has come this far, however long it computes. Does nothing where
 // MPI was not started. Call once, last, when the error has been printed: where MPI cannot be left any more (another
 // rank never started it, or died), it ends the process itself, with the error's code as status.
-void leave(const Error* error) noexcept;
+// An error: the orderly end did not come about, for a peer was lost or gave up after its state had been transferred.
+Status leave(const Error* error) noexcept;
 
 }  // namespace hetero::transport

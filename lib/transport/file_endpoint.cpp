@@ -1,10 +1,11 @@
 // PATH: a hetero-kv file.
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 
+#include "base/errno_text.h"
 #include "kv/file.h"
 #include "transport/registry.h"
 
@@ -20,8 +21,8 @@ std::optional<Result<Endpoint>> parse_file(std::string_view text) {
 std::string file_text(const Endpoint& endpoint) { return endpoint.path; }
 
 Status check_input(const std::string& path, struct stat& info) {
-    if (::stat(path.c_str(), &info) != 0 || ::access(path.c_str(), R_OK) != 0)
-        return fail(Errc::bad_input, "{}: {}", path, std::strerror(errno));
+    if (::stat(path.c_str(), &info) != 0 || ::faccessat(AT_FDCWD, path.c_str(), R_OK, AT_EACCESS) != 0)
+        return fail(open_errc(errno), "{}: cannot open: {}", path, errno_text(errno));
     if (S_ISDIR(info.st_mode)) return fail(Errc::bad_input, "{}: is a directory, not a KV state", path);
     return {};
 }

@@ -1,5 +1,7 @@
 #include "transport/link.h"
 
+#include <algorithm>
+
 #include "base/log.h"
 
 namespace hetero::transport {
@@ -8,6 +10,7 @@ namespace {
 constexpr int max_damaged = 3;              // resends of one frame
 constexpr int max_undecodable = 16;         // damaged headers in a row
 constexpr std::uint32_t max_early = 65536;  // frames ahead of the one that is missing
+constexpr double longest_step_s = 1;        // between calls of step(); after more this process was stopped itself
 constexpr double first_ask_s = 0.05, longest_ask_s = 2;
 
 double seconds(TimePoint from, TimePoint to) { return std::chrono::duration<double>(to - from).count(); }
@@ -77,7 +80,19 @@ std::optional<Frame> Link::next() {
     return frame;
 }
 
+// A suspended job (SIGSTOP): how long the peer was silent meanwhile is not known, so the pause does not count. The
+// heartbeat alone is not put off.
+void Link::forgive_pause(TimePoint now) {
+    const auto pause = now - now_;
+    if (seconds(now_, now) <= std::min(longest_step_s, options_.silence_s / 2)) return;
+    last_heard_ += pause;
+    last_acked_ += pause;
+    if (gap_since_) *gap_since_ += pause;
+    if (asked_at_) *asked_at_ += pause;
+}
+
 bool Link::step(TimePoint now) {
+    forgive_pause(now);
     now_ = now;
     bool moved = false;
     for (;;) {

@@ -88,6 +88,7 @@ private:
     void handle_nack(const FrameHeader& header, const Arrival& arrival);
     bool belongs(const FrameHeader& header);
     void acknowledge(std::uint32_t ack, TimePoint now);
+    void forgive_pause(TimePoint now);
     void watch(TimePoint now);
     void ask_for_missing(TimePoint now);
     void lost(std::string message);

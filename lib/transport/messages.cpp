@@ -1,5 +1,6 @@
 #include "transport/messages.h"
 
+#include "base/printable.h"
 #include "transport/wire_bytes.h"
 
 namespace hetero::transport {
@@ -10,13 +11,6 @@ constexpr std::size_t max_reason_bytes = 4096;
 tl::unexpected<Error> malformed(const char* what) { return fail(Errc::peer, "{} is malformed", what); }
 
 bool known_code(std::uint8_t code) { return (code >= 1 && code <= 5) || code == 70; }
-
-std::string one_line(std::string_view text) {
-    std::string out(text.substr(0, max_reason_bytes));
-    for (char& c : out)
-        if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
-    return out;
-}
 
 void put_scheme(ByteWriter& out, const kv::Scheme& scheme) {
     out.text(scheme.codec);
@@ -30,7 +24,7 @@ void put_scheme(ByteWriter& out, const kv::Scheme& scheme) {
 Result<kv::DType> take_dtype(ByteReader& in) {
     const std::string name = in.text(64);
     const auto type = kernels::dtype_from_name(name);
-    if (!in.ok() || !type) return fail(Errc::peer, "OFFER names the unknown element type '{}'", one_line(name));
+    if (!in.ok() || !type) return fail(Errc::peer, "OFFER names the unknown element type '{}'", printable(name));
     return *type;
 }
 
@@ -126,7 +120,7 @@ Result<Hello> decode_hello(std::span<const std::byte> bytes) {
     hello.max_version = in.number<std::uint16_t>();
     const auto role = in.number<std::uint8_t>();
     hello.compat_hash = in.digest();
-    hello.program = one_line(in.text(256));
+    hello.program = printable(in.text(256), 256);
     if (!in.ok() || hello.min_version > hello.max_version || role > 1) return malformed("HELLO");
     hello.role = static_cast<WireRole>(role);
     return hello;
@@ -135,14 +129,14 @@ Result<Hello> decode_hello(std::span<const std::byte> bytes) {
 std::vector<std::byte> encode(const Error& reason) {
     ByteWriter out;
     out.number(static_cast<std::uint8_t>(reason.code));
-    out.text(one_line(reason.message));
+    out.text(printable(std::string_view(reason.message).substr(0, max_reason_bytes), max_reason_bytes));
     return out.take();
 }
 
 Result<Error> decode_reason(std::span<const std::byte> bytes) {
     ByteReader in(bytes);
     const auto code = in.number<std::uint8_t>();
-    const std::string text = one_line(in.text(max_reason_bytes));
+    const std::string text = printable(in.text(max_reason_bytes), max_reason_bytes);
     if (!in.ok() || !known_code(code)) return malformed("the peer's reason for giving up");
     return Error{static_cast<Errc>(code), text};
 }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "transport/mpi_call.h"
+
 namespace hetero::transport {
 namespace {
 
@@ -19,11 +21,6 @@ tl::unexpected<Error> mpi_failure(const char* call, int code) {
     if (MPI_Error_string(code, text.data(), &length) != MPI_SUCCESS) length = 0;
     return fail(Errc::peer, "{}: {}", call, std::string_view(text.data(), static_cast<std::size_t>(length)));
 }
-
-#define HETERO_MPI(call, function)                                                                                 \
-    do {                                                                                                           \
-        if (const int hetero_code = (call); hetero_code != MPI_SUCCESS) return mpi_failure(function, hetero_code); \
-    } while (false)
 
 MpiChannel::MpiChannel(MPI_Comm control, MPI_Comm data, int peer, bool sends_state)
     : control_(control),
@@ -52,8 +49,8 @@ Status MpiChannel::send_bytes(std::span<const std::byte> bytes, MPI_Comm comm, i
     for (std::size_t at = 0; at < bytes.size(); at += piece_bytes) {
         const auto piece = bytes.subspan(at, std::min(piece_bytes, bytes.size() - at));
         MPI_Request request = MPI_REQUEST_NULL;
-        HETERO_MPI(MPI_Isend(piece.data(), static_cast<int>(piece.size()), MPI_BYTE, peer_, tag, comm, &request),
-                   "MPI_Isend");
+        HETERO_MPI_CHECK(MPI_Isend(piece.data(), static_cast<int>(piece.size()), MPI_BYTE, peer_, tag, comm, &request),
+                         "MPI_Isend");
         sending_.push_back(request);
         sending_owners_.push_back(owner);
     }
@@ -83,7 +80,7 @@ Status MpiChannel::finish_sends() {
     if (sending_.empty()) return {};
     std::vector<int> indices(sending_.size());
     int done = 0;
-    HETERO_MPI(
+    HETERO_MPI_CHECK(
         MPI_Testsome(static_cast<int>(sending_.size()), sending_.data(), &done, indices.data(), MPI_STATUSES_IGNORE),
         "MPI_Testsome");
     if (done == MPI_UNDEFINED || done == 0) return {};
@@ -106,9 +103,9 @@ Status MpiChannel::take_control() {
         if (control_request_ == MPI_REQUEST_NULL) {
             int there = 0, count = 0;
             MPI_Status status{};
-            HETERO_MPI(MPI_Iprobe(peer_, tag_in_, control_, &there, &status), "MPI_Iprobe");
+            HETERO_MPI_CHECK(MPI_Iprobe(peer_, tag_in_, control_, &there, &status), "MPI_Iprobe");
             if (there == 0) return {};
-            HETERO_MPI(MPI_Get_count(&status, MPI_BYTE, &count), "MPI_Get_count");
+            HETERO_MPI_CHECK(MPI_Get_count(&status, MPI_BYTE, &count), "MPI_Get_count");
             const auto size = static_cast<std::size_t>(count);
             if (size < frame_header_bytes || size > message_bytes) {
                 foreign_ = true;
@@ -116,11 +113,12 @@ Status MpiChannel::take_control() {
                 return {};
             }
             control_message_.resize(size);
-            HETERO_MPI(MPI_Irecv(control_message_.data(), count, MPI_BYTE, peer_, tag_in_, control_, &control_request_),
-                       "MPI_Irecv");
+            HETERO_MPI_CHECK(
+                MPI_Irecv(control_message_.data(), count, MPI_BYTE, peer_, tag_in_, control_, &control_request_),
+                "MPI_Irecv");
         }
         int done = 0;
-        HETERO_MPI(MPI_Test(&control_request_, &done, MPI_STATUS_IGNORE), "MPI_Test");
+        HETERO_MPI_CHECK(MPI_Test(&control_request_, &done, MPI_STATUS_IGNORE), "MPI_Test");
         if (done == 0) return {};
 
         Incoming frame;
@@ -153,16 +151,16 @@ Status MpiChannel::take_payload(Incoming& frame) {
         if (!frame.place && !frame.requests.empty()) return {};  // that buffer grows piece by piece
         int there = 0, count = 0;
         MPI_Status status{};
-        HETERO_MPI(MPI_Iprobe(peer_, frame.tag, data_, &there, &status), "MPI_Iprobe");
+        HETERO_MPI_CHECK(MPI_Iprobe(peer_, frame.tag, data_, &there, &status), "MPI_Iprobe");
         if (there == 0) return {};
-        HETERO_MPI(MPI_Get_count(&status, MPI_BYTE, &count), "MPI_Get_count");
+        HETERO_MPI_CHECK(MPI_Get_count(&status, MPI_BYTE, &count), "MPI_Get_count");
         const auto size = static_cast<std::uint64_t>(count);
         const std::uint64_t expected = std::min<std::uint64_t>(frame.length - frame.matched, piece_bytes);
         if (size != expected) return fail(Errc::peer, "a payload of {} bytes where {} were announced", size, expected);
         if (!frame.place) frame.arrival.inline_payload.resize(static_cast<std::size_t>(frame.matched + size));
         std::byte* at = (frame.place ? frame.place->bytes.data() : frame.arrival.inline_payload.data()) + frame.matched;
         frame.requests.push_back(MPI_REQUEST_NULL);
-        HETERO_MPI(MPI_Irecv(at, count, MPI_BYTE, peer_, frame.tag, data_, &frame.requests.back()), "MPI_Irecv");
+        HETERO_MPI_CHECK(MPI_Irecv(at, count, MPI_BYTE, peer_, frame.tag, data_, &frame.requests.back()), "MPI_Irecv");
         frame.matched += size;
     }
     return {};
@@ -172,7 +170,7 @@ Result<bool> MpiChannel::complete(Incoming& frame) {
     HETERO_CHECK(take_payload(frame));
     if (!frame.requests.empty()) {
         int done = 0;
-        HETERO_MPI(
+        HETERO_MPI_CHECK(
             MPI_Testall(static_cast<int>(frame.requests.size()), frame.requests.data(), &done, MPI_STATUSES_IGNORE),
             "MPI_Testall");
         if (done == 0) return false;

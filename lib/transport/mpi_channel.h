@@ -72,7 +72,4 @@ private:
     bool cancelled_ = false;
 };
 
-// "MPI_Test: ..." with MPI's own text.
-tl::unexpected<Error> mpi_failure(const char* call, int code);
-
 }  // namespace hetero::transport

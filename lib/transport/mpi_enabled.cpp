@@ -37,8 +37,9 @@ Result<std::unique_ptr<kv::Sink>> open_mpi_sink(const Endpoint& endpoint, const 
     return wire_sink(MpiWorld::running()->gate(), *peer->sender);
 }
 
-void leave_mpi(const Error* error) noexcept {
-    if (MpiWorld* world = MpiWorld::running()) world->leave(error);
+Status leave_mpi(const Error* error) noexcept {
+    MpiWorld* world = MpiWorld::running();
+    return world == nullptr ? Status{} : world->leave(error);
 }
 
 }  // namespace

@@ -1,13 +1,14 @@
 #include "transport/mpi_world.h"
 
 #include <algorithm>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <random>
 
 #include "base/log.h"
+#include "transport/blocked_signals.h"
+#include "transport/mpi_call.h"
 #include "transport/mpi_channel.h"
 
 namespace hetero::transport {
@@ -45,6 +46,32 @@ std::string list(const std::int32_t (&ranks)[max_roles]) {
     return out.empty() ? "no mpi: endpoint" : out;
 }
 
+// A tool writes after it has read, so ranks that read from each other in a ring would wait for ever: there must be an
+// order in which every rank comes after those it reads from.
+Status check_order(const std::vector<Roles>& all) {
+    const int size = static_cast<int>(all.size());
+    std::vector<int> unread(all.size());  // inputs that are not ready
+    std::vector<int> ready;
+    for (int rank = 0; rank < size; ++rank) {
+        const auto& inputs = all[static_cast<std::size_t>(rank)].inputs;
+        unread[static_cast<std::size_t>(rank)] =
+            static_cast<int>(std::count_if(std::begin(inputs), std::end(inputs), [](int peer) { return peer >= 0; }));
+        if (unread[static_cast<std::size_t>(rank)] == 0) ready.push_back(rank);
+    }
+    for (std::size_t done = 0; done < ready.size(); ++done) {
+        for (const std::int32_t peer : all[static_cast<std::size_t>(ready[done])].outputs)
+            if (peer >= 0 && --unread[static_cast<std::size_t>(peer)] == 0) ready.push_back(peer);
+    }
+    for (int rank = 0; rank < size; ++rank) {
+        if (unread[static_cast<std::size_t>(rank)] > 0)
+            return fail(Errc::usage,
+                        "rank {} reads {} and writes {}: what it reads comes out of a ring of ranks, so none can begin",
+                        rank, list(all[static_cast<std::size_t>(rank)].inputs),
+                        list(all[static_cast<std::size_t>(rank)].outputs));
+    }
+    return {};
+}
+
 Status check_roles(const std::vector<Roles>& all) {
     const int size = static_cast<int>(all.size());
     for (int rank = 0; rank < size; ++rank) {
@@ -66,7 +93,7 @@ Status check_roles(const std::vector<Roles>& all) {
             }
         }
     }
-    return {};
+    return check_order(all);
 }
 
 std::uint64_t random_session() {
@@ -78,11 +105,6 @@ std::uint64_t random_session() {
 MpiWorld* g_world = nullptr;  // never deleted: MPI may hold addresses in it to the end of the process
 
 }  // namespace
-
-#define HETERO_MPI(call, function)                                                                                 \
-    do {                                                                                                           \
-        if (const int hetero_code = (call); hetero_code != MPI_SUCCESS) return mpi_failure(function, hetero_code); \
-    } while (false)
 
 MpiWorld::MpiWorld(std::vector<int> inputs, std::vector<int> outputs, const TransportOptions& options)
     : inputs_(std::move(inputs)), outputs_(std::move(outputs)), options_(options), started_(Clock::now()) {}
@@ -123,18 +145,14 @@ Status MpiWorld::start(const std::vector<int>& inputs, const std::vector<int>& o
 }
 
 void MpiWorld::launch() {
-    // Signals are for the tool's own threads.
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const BlockedSignals blocked;  // signals are for the tool's own threads
     thread_ = std::thread([this] { run(); });
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 Status MpiWorld::await(MPI_Request& request, const char* what) const {
     for (;;) {
         int done = 0;
-        HETERO_MPI(MPI_Test(&request, &done, MPI_STATUS_IGNORE), what);
+        HETERO_MPI_CHECK(MPI_Test(&request, &done, MPI_STATUS_IGNORE), what);
         if (done != 0) return {};
         if (seconds_since(started_) > notice_fraction * options_.timeout_s)
             return fail(
@@ -151,22 +169,22 @@ Status MpiWorld::initialise() {
     initialised_elsewhere_ = initialised != 0;
     int provided = MPI_THREAD_SINGLE;
     if (initialised_elsewhere_) {
-        HETERO_MPI(MPI_Query_thread(&provided), "MPI_Query_thread");
+        HETERO_MPI_CHECK(MPI_Query_thread(&provided), "MPI_Query_thread");
         if (provided < MPI_THREAD_MULTIPLE)
             return fail(Errc::usage, "MPI was started without MPI_THREAD_MULTIPLE by the program");
     } else {
-        HETERO_MPI(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
+        HETERO_MPI_CHECK(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
     }
-    HETERO_MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+    HETERO_MPI_CHECK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
     int rank = 0, size = 0;
-    HETERO_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
-    HETERO_MPI(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
+    HETERO_MPI_CHECK(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
+    HETERO_MPI_CHECK(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
     HETERO_CHECK(exchange_roles(rank, size));
     for (MPI_Comm* comm : {&control_, &data_}) {
         MPI_Request request = MPI_REQUEST_NULL;
-        HETERO_MPI(MPI_Comm_idup(MPI_COMM_WORLD, comm, &request), "MPI_Comm_idup");
+        HETERO_MPI_CHECK(MPI_Comm_idup(MPI_COMM_WORLD, comm, &request), "MPI_Comm_idup");
         HETERO_CHECK(await(request, "MPI_Comm_idup"));
-        HETERO_MPI(MPI_Comm_set_errhandler(*comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+        HETERO_MPI_CHECK(MPI_Comm_set_errhandler(*comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
     }
     for (const int peer : inputs_) add_peer(peer, false);
     for (const int peer : outputs_) add_peer(peer, true);
@@ -181,8 +199,9 @@ Status MpiWorld::exchange_roles(int rank, int size) {
     std::copy(outputs_.begin(), outputs_.end(), own.outputs);
     std::vector<Roles> all(static_cast<std::size_t>(size));
     MPI_Request request = MPI_REQUEST_NULL;
-    HETERO_MPI(MPI_Iallgather(&own, sizeof own, MPI_BYTE, all.data(), sizeof own, MPI_BYTE, MPI_COMM_WORLD, &request),
-               "MPI_Iallgather");
+    HETERO_MPI_CHECK(
+        MPI_Iallgather(&own, sizeof own, MPI_BYTE, all.data(), sizeof own, MPI_BYTE, MPI_COMM_WORLD, &request),
+        "MPI_Iallgather");
     HETERO_CHECK(await(request, "MPI_Iallgather"));
     log::debug("rank {} of {}: reads {}, writes {}", rank, size, list(own.inputs), list(own.outputs));
     return check_roles(all);
@@ -261,10 +280,10 @@ void MpiWorld::move_frames() {
 void MpiWorld::say_goodbye() {
     said_goodbye_ = true;
     for (const auto& peer : peers_) {
-        const bool complete = peer->sender ? peer->sender->committed() : peer->receiver->confirmed();
+        peer->served = peer->sender ? peer->sender->committed() : peer->receiver->confirmed();
         if (leave_error_) {
             peer->link->give_up(*leave_error_);
-        } else if (!complete) {
+        } else if (!peer->served) {
             peer->link->give_up({Errc::peer, peer->sender ? "it ended without sending a state"
                                                           : "it ended without receiving the state"});
         }
@@ -282,11 +301,12 @@ bool MpiWorld::may_end(TimePoint now) {
         any_failed |= peer->link->error().has_value();
     }
     if (any_failed) {
+        if (!failed_at_) failed_at_ = now;
         const bool told = all_drained && all_left;
         if (told && !peers_gone_) peers_gone_ = now;
         const double linger = leave_error_ && leave_error_->code != Errc::peer ? 0 : linger_s;
         return (peers_gone_ && std::chrono::duration<double>(now - *peers_gone_).count() >= linger) ||
-               std::chrono::duration<double>(now - leave_started_).count() > tell_s;
+               std::chrono::duration<double>(now - *failed_at_).count() > tell_s;
     }
     if (!barrier_started_) {
         if (!all_drained) return false;
@@ -315,17 +335,25 @@ Result<MpiWorld::Peer*> MpiWorld::open(int rank, bool sending) {
     return fail(Errc::internal, "mpi:{} was not prepared", rank);
 }
 
-void MpiWorld::leave(const Error* error) noexcept {
+// Peers that we let down ourselves do not count.
+Status MpiWorld::left_in_order() const {
+    if (leave_error_ || phase_ != Phase::ended) return {};
+    for (const auto& peer : peers_)
+        if (peer->served && peer->link->error()) return tl::unexpected<Error>(*peer->link->error());
+    if (!failed_at_) return fail(Errc::peer, "MPI failed while the ranks of the job were leaving it");
+    return {};
+}
+
+Status MpiWorld::leave(const Error* error) noexcept {
     const auto end_process = [&] {
         std::fflush(nullptr);
         std::_Exit(error != nullptr ? static_cast<int>(error->code) : 0);
     };
     auto lock = gate_.enter();
-    if (leaving_) return;
+    if (leaving_) return {};
     if (phase_ == Phase::starting) end_process();  // the thread is stuck in MPI_Init
     if (phase_ == Phase::ready) {
         leaving_ = true;
-        leave_started_ = Clock::now();
         if (error != nullptr) leave_error_ = *error;
         gate_.nudge();
         // In order this may take as long as the others compute; heartbeats go on, and a lost peer ends it.
@@ -342,6 +370,7 @@ void MpiWorld::leave(const Error* error) noexcept {
     leaving_ = true;
     lock.unlock();
     if (thread_.joinable()) thread_.join();
+    return left_in_order();
 }
 
 }  // namespace hetero::transport

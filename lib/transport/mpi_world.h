@@ -25,6 +25,7 @@ public:
         std::optional<Sender> sender;      // we send our state there
         std::optional<Receiver> receiver;  // we read a state from there
         bool opened = false;
+        bool served = false;  // when we said goodbye its state had been transferred
     };
 
     // Starts MPI and compares with all ranks who reads from whom. Call once.
@@ -34,8 +35,8 @@ public:
 
     Result<Peer*> open(int rank, bool sending);
     [[nodiscard]] Gate& gate() noexcept { return gate_; }
-    // Ends the process where MPI cannot be left.
-    void leave(const Error* error) noexcept;
+    // Ends the process where MPI cannot be left. See transport::leave().
+    Status leave(const Error* error) noexcept;
 
 private:
     enum class Phase { starting, refused, ready, ended, finalizing, finalized };
@@ -49,6 +50,7 @@ private:
     void move_frames();
     [[nodiscard]] bool may_end(TimePoint now);
     void say_goodbye();
+    [[nodiscard]] Status left_in_order() const;
     void finalize();
 
     std::vector<int> inputs_, outputs_;
@@ -63,8 +65,7 @@ private:
 
     bool leaving_ = false, said_goodbye_ = false;
     std::optional<Error> leave_error_;
-    TimePoint leave_started_;
-    std::optional<TimePoint> peers_gone_;
+    std::optional<TimePoint> failed_at_, peers_gone_;  // while leaving
     MPI_Request barrier_ = MPI_REQUEST_NULL;
     bool barrier_started_ = false;
     bool initialised_elsewhere_ = false;

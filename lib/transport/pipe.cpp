@@ -8,10 +8,10 @@
 #include <array>
 #include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <new>
 #include <random>
 
+#include "base/errno_text.h"
 #include "kv/file.h"
 
 namespace hetero::transport {
@@ -46,7 +46,7 @@ Status write_all(int fd, std::span<const std::byte> bytes, const std::string& na
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && errno == EPIPE)
             return fail(Errc::peer, "{}: the reader went away before the state was written", name);
-        if (n < 0) return fail(Errc::resource, "{}: {}", name, std::strerror(errno));
+        if (n < 0) return fail(Errc::resource, "{}: {}", name, errno_text(errno));
         bytes = bytes.subspan(static_cast<std::size_t>(n));
     }
     return {};
@@ -71,7 +71,7 @@ Result<Descriptor> open_spool() {
             if (fd >= 0) ::unlink(name.c_str());
         }
         if (fd >= 0) return Descriptor(fd);
-        reason += fmt::format("{}{}: {}", reason.empty() ? "" : ", ", folder, std::strerror(errno));
+        reason += fmt::format("{}{}: {}", reason.empty() ? "" : ", ", folder, errno_text(errno));
     }
     return fail(Errc::resource, "no folder for a temporary file ({}); set TMPDIR", reason);
 }
@@ -88,7 +88,7 @@ Result<std::vector<std::byte>> read_some(int fd, std::uint64_t max, const std::s
             const std::size_t at = out.size();
             out.resize(at + static_cast<std::size_t>(std::min<std::uint64_t>(read_bytes, max - at)));
             const ssize_t n = ::read(fd, out.data() + at, out.size() - at);
-            if (n < 0 && errno != EINTR) return fail(Errc::resource, "{}: {}", name, std::strerror(errno));
+            if (n < 0 && errno != EINTR) return fail(Errc::resource, "{}: {}", name, errno_text(errno));
             out.resize(at + static_cast<std::size_t>(std::max<ssize_t>(n, 0)));
             if (n == 0) break;
         }
@@ -154,10 +154,10 @@ Result<std::unique_ptr<kv::Source>> spool(int fd, const std::vector<std::byte>& 
 Status check_written(int fd, const std::string& name) {
     struct stat info {};
     if (::fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && ::fsync(fd) != 0)
-        return fail(Errc::resource, "{}: {}", name, std::strerror(errno));
+        return fail(Errc::resource, "{}: {}", name, errno_text(errno));
     const int copy = ::fcntl(fd, F_DUPFD_CLOEXEC, 3);
     if (copy >= 0 && ::close(copy) != 0 && errno != EINTR)
-        return fail(Errc::resource, "{}: {}", name, std::strerror(errno));
+        return fail(Errc::resource, "{}: {}", name, errno_text(errno));
     return {};
 }
 
@@ -185,7 +185,7 @@ public:
         HETERO_CHECK(inner_->commit());
         if (!spool_path_.empty()) {
             const Descriptor file(::open(spool_path_.c_str(), O_RDONLY | O_CLOEXEC));
-            if (file.get() < 0) return fail(Errc::resource, "{}: {}", spool_path_, std::strerror(errno));
+            if (file.get() < 0) return fail(Errc::resource, "{}: {}", spool_path_, errno_text(errno));
             remove_spool();
             HETERO_CHECK(copy_rest(file.get(), fd_, "temporary file", name_));
         }

@@ -14,14 +14,6 @@ bool is_zero(const Digest& digest) {
     return std::all_of(digest.begin(), digest.end(), [](std::uint8_t b) { return b == 0; });
 }
 
-std::string list(const std::vector<kv::Mismatch>& mismatches) {
-    std::string out;
-    for (const kv::Mismatch& m : mismatches)
-        out +=
-            fmt::format("{}{}: the receiver has {}, the state {}", out.empty() ? "" : "; ", m.field, m.left, m.right);
-    return out;
-}
-
 }  // namespace
 
 Receiver::Receiver(Link& link) : link_(&link) {
@@ -97,7 +89,8 @@ Status Receiver::handle_offer(const Frame& frame) {
         return fail(Errc::peer, "HELLO and OFFER describe different models");
     if (options_.expected) {
         if (const auto mismatches = kv::compare(*options_.expected, offer.header.identity); !mismatches.empty()) {
-            reject({Errc::bad_input, fmt::format("the state belongs to another model: {}", list(mismatches))});
+            reject({Errc::bad_input, fmt::format("the state belongs to another model: {}",
+                                                 kv::to_text(mismatches, "the receiver", "the state"))});
             return {};
         }
     }
@@ -111,7 +104,7 @@ Status Receiver::handle_offer(const Frame& frame) {
         first_bytes += layer_bytes(header_, first / header_.identity.n_layers, first % header_.identity.n_layers);
         ++first;
     }
-    if (first_bytes > options_.memory_bytes) {
+    if (options_.memory_bytes != 0 && first_bytes > options_.memory_bytes) {
         reject({Errc::resource, fmt::format("the receiver needs {} for {} layers and has {}", format_bytes(first_bytes),
                                             first, format_bytes(options_.memory_bytes))});
         return {};

@@ -12,7 +12,7 @@ namespace hetero::transport {
 
 struct ReceiverOptions {
     std::optional<kv::Identity> expected;       // refuse a state of another model; none: take any
-    std::uint64_t memory_bytes = ~0ULL;         // more than this for the granted layers: REJECT
+    std::uint64_t memory_bytes = 0;             // more than this for the granted layers: REJECT; 0: not known
     std::uint64_t granted_bytes = 64ULL << 20;  // keep so much granted ahead, at least two layers
 };
 

@@ -16,7 +16,7 @@ struct EndpointType {
                       const TransportOptions& options);
     Result<std::unique_ptr<kv::Source>> (*open_source)(const Endpoint& endpoint, const TransportOptions& options);
     Result<std::unique_ptr<kv::Sink>> (*open_sink)(const Endpoint& endpoint, const TransportOptions& options);
-    void (*leave)(const Error* error) noexcept;
+    Status (*leave)(const Error* error) noexcept;
 };
 
 extern const EndpointType file_endpoint, pipe_endpoint, mpi_endpoint;

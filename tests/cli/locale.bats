@@ -8,6 +8,9 @@ setup() {
   mkdir locales
   localedef -i de_DE -f UTF-8 locales/de_DE.UTF-8 2>/dev/null || skip "the German locale cannot be made here"
   export LOCPATH=$PWD/locales
+  # libp11-kit, which HDF5 pulls in, calls newlocale() when it is loaded; glibc then keeps the parsed LOCPATH for good.
+  echo 'leak:__argz_add_sep' >leaks
+  export LSAN_OPTIONS=suppressions=$PWD/leaks:print_suppressions=0
   [ "$(LC_ALL=de_DE.UTF-8 locale decimal_point)" = , ] || skip "the German locale does not work here"
 }
 

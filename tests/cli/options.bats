@@ -52,7 +52,8 @@ load helper
   refuses 2 'unknown option --kv-dtyp' hetero-prefill --kv-dtyp f16
   refuses 2 'KV is missing' hetero-decode -m m
   refuses 2 'unexpected argument' kv-send a b -o c
-  refuses 2 '--output' kv-send a -o b -o c
+  refuses 2 '--output is given more than once' kv-send a -o b -o c
+  refuses 2 '--timeout is given more than once' kv-send a -o b --timeout 1s --timeout 2s
   refuses 2 '--threads' kv-quantize a -o b --dtype int8 -t many
   refuses 2 '--dtype' kv-quantize a -o b --dtype
 }
@@ -153,4 +154,45 @@ END
 
 @test "a kernel backend that does not exist is refused" {
   refuses 4 'HETERO_BACKEND' env HETERO_BACKEND=abacus hetero-prefill -m "$tiny" -p x -o a.h5
+}
+
+@test "a switch that a setting turned on can be turned off" {
+  run --separate-stderr env HETERO_IGNORE_EOS=1 hetero-decode --ignore-eos=false --dump-config
+  [ "$status" -eq 0 ]
+  grep -E '^ignore-eos = "?false"? .*--ignore-eos' <<<"$output"
+  refuses 2 "--json: 'maybe' is not true or false" kv-verify --json=maybe a
+}
+
+@test "settings that do not belong to the command are ignored, and weaker ones give way" {
+  hetero-prefill -m "$tiny" --tokens 5,6,7 -o a.h5 -q
+  HETERO_ASYM=1 kv-quantize a.h5 --dtype int8 --sym -o sym.h5 -q
+  kv-quantize a.h5 --dtype int8 -o default.h5 -q
+  kv-verify sym.h5 default.h5 --epsilon 0
+  HETERO_SYM=1 kv-quantize a.h5 --dtype int8 --asym -o asym.h5 --json -q | grep -q symmetric=0
+  HETERO_AXIS=token HETERO_GROUP=32 kv-quantize a.h5 --dtype f32 -o f32.h5 -q
+  refuses 2 'axis' kv-quantize a.h5 --dtype f32 --axis token -o x.h5
+  refuses 2 'exclude each other' env HETERO_ASYM=1 HETERO_SYM=1 kv-quantize a.h5 --dtype int8 -o x.h5
+  # A model in the environment does not change what is checked.
+  export HETERO_MODEL=$tiny HETERO_STEPS=2
+  kv-verify a.h5
+  kv-verify a.h5 default.h5 --epsilon 1 --json >report
+  [ "$(json_value metric <report)" = '"elem"' ]
+  kv-verify a.h5 default.h5 --epsilon 1 --metric prob --json >report
+  [ "$(json_value metric <report)" = '"prob"' ]
+  refuses 2 'needs two states' kv-verify a.h5 -m "$tiny"
+  unset HETERO_MODEL HETERO_STEPS
+  refuses 2 'need a model' kv-verify a.h5 default.h5 --epsilon 1 --steps 4
+  HETERO_STRICT=1 kv-verify a.h5 default.h5 --epsilon 1 --gate p99 --json >report
+  [ "$(json_value gate <report)" = '"p99"' ]
+  refuses 2 'strict' kv-verify a.h5 default.h5 --epsilon 1 --gate p99 --strict
+}
+
+@test "--progress always shows how far every long job is" {
+  hetero-prefill -m "$tiny" --tokens 5,6,7 -o a.h5 --progress always 2>&1 | grep -q 'prefill: 3/3 tokens'
+  kv-send a.h5 -o b.h5 --progress always 2>&1 | grep -qE 'send: ([0-9]+)/\1 layers'
+  kv-quantize a.h5 -o q.h5 --dtype int8 --progress always 2>&1 | grep -qE 'quantize: ([0-9]+)/\1 layers'
+  kv-verify a.h5 q.h5 --epsilon 1 --progress always 2>&1 | grep -qE 'verify: ([0-9]+)/\1 layers'
+  hetero-decode -m "$tiny" a.h5 -n 1 --progress always 2>&1 | grep -qE 'read: ([0-9]+)/\1 layers'
+  run --separate-stderr kv-send a.h5 -o c.h5 --progress never -q
+  [ -z "$stderr" ]
 }

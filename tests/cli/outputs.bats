@@ -111,3 +111,45 @@ END
     kv-verify a.h5 "new$number.h5" --epsilon 0
   done
 }
+
+@test "a report is an output like the others" {
+  hetero-prefill -m "$tiny" --tokens 5,6,7 -o a.h5 -q --report report
+  grep -q '"n_tokens": 3' report
+  echo precious >there
+  refuses 3 'there' kv-verify a.h5 --report there
+  refuses 3 'there' hw-probe --quick --report there
+  [ "$(cat there)" = precious ]
+  kv-verify a.h5 --report there --force
+  grep -q '"pass": true' there
+  cp a.h5 before.h5
+  refuses 2 'two outputs' kv-send a.h5 -o x --report x
+  refuses 2 'two outputs' kv-send a.h5 -o x --report ./x
+  refuses 2 'is the input' kv-verify a.h5 --report a.h5 --force
+  refuses 2 'two outputs' hetero-prefill -m "$tiny" --tokens 5 -o x --logits all --logits-out ./x
+  [ ! -e x ]
+  cmp a.h5 before.h5
+}
+
+@test "nothing that is read is replaced, whatever it is called" {
+  cp "$tiny" m.gguf
+  ln -s m.gguf link.gguf
+  echo 'Hello there' >text
+  echo '{"tokens": [5, 6]}' >lines
+  echo '5,6,7' >ids
+  echo 'threads = 1' >settings.toml
+  mkdir sums && sha256sum m.gguf text lines ids settings.toml >sums/before
+  refuses 2 'is the input' hetero-prefill -m m.gguf -p hi -o m.gguf --force
+  refuses 2 'is the input' hetero-prefill -m link.gguf -p hi -o ./m.gguf --force
+  refuses 2 'is the input' hetero-prefill -m m.gguf -p hi -o a.h5 --report m.gguf --force
+  refuses 2 'is the input' hetero-prefill -m m.gguf -f text -o text --force
+  refuses 2 'is the input' hetero-prefill -m m.gguf --jsonl lines -o lines --force
+  refuses 2 'is the input' hetero-prefill -m m.gguf --tokens @ids -o ids --force
+  refuses 2 'is the input' hetero-prefill -m m.gguf --tokens 5 -o a.h5 --logits all --logits-out m.gguf --force
+  refuses 2 'is the input' hetero-prefill -m m.gguf --score text --report text --force
+  refuses 2 'is the input' hetero-prefill -m m.gguf -p hi -o settings.toml --config settings.toml --force
+  hetero-prefill -m m.gguf --tokens 5,6 -o a.h5 -q
+  refuses 2 'is the input' hetero-decode -m m.gguf a.h5 -n 1 -o m.gguf --force
+  refuses 2 'is the input' hetero-decode -m m.gguf a.h5 -n 1 --report a.h5 --force
+  refuses 2 'is the input' kv-verify a.h5 a.h5 --epsilon 1 -m m.gguf --text text --report text --force
+  sha256sum --quiet -c sums/before
+}

@@ -22,7 +22,7 @@ prompt="The quick brown fox jumps over the lazy dog."
 @test "a pipe below and above --max-memory gives the same" {
   hetero-prefill -m "$tiny" -p "$prompt" -o a.h5 -q
   hetero-decode -m "$tiny" - -n 16 --ignore-eos -q <a.h5 >memory
-  hetero-decode -m "$tiny" - -n 16 --ignore-eos -q --max-memory 1K <a.h5 >spooled
+  hetero-decode -m "$tiny" - -n 16 --ignore-eos -q --max-memory 1Ki <a.h5 >spooled
   cmp memory spooled
 }
 
@@ -227,4 +227,101 @@ END
   [ ! -e a.h5 ]
   predicted=$(json_value kv_bytes <report)
   [ "$(hetero-prefill -m "$tiny" -p "$prompt" -o a.h5 --json | json_value kv_bytes)" = "$predicted" ]
+}
+
+@test "a longer prompt and no token leave a state that goes on like a fresh one" {
+  hetero-prefill -m "$tiny" --tokens 5,6,7 -o a.h5 -q
+  hetero-decode -m "$tiny" a.h5 -n 1 --ignore-eos -o p1.h5 -q >/dev/null
+  fed=$(hetero-decode -m "$tiny" a.h5 -n 1 --ignore-eos --json -q | json_list token_ids)
+  other=$((fed == 9 ? 10 : 9))
+  hetero-decode -m "$tiny" p1.h5 -n 0 --tokens 5,6,7,$other,11 -o p2.h5 -q
+  hetero-prefill -m "$tiny" --tokens 5,6,7,$other,11 -o fresh.h5 -q
+  [ "$(hetero-decode -m "$tiny" p2.h5 -n 8 --ignore-eos --json -q | json_list token_ids)" = \
+    "$(hetero-decode -m "$tiny" fresh.h5 -n 8 --ignore-eos --json -q | json_list token_ids)" ]
+  # Without a prompt the token that was chosen stays.
+  hetero-decode -m "$tiny" p1.h5 -n 0 -o p3.h5 -q
+  [ "$(hetero-decode -m "$tiny" p3.h5 -n 8 --ignore-eos --json -q | json_list token_ids)" = \
+    "$(hetero-decode -m "$tiny" p1.h5 -n 8 --ignore-eos --json -q | json_list token_ids)" ]
+}
+
+@test "several sequences are continued in a file, their texts not mixed; one token has no ITL" {
+  printf '{"id": "a", "tokens": [5, 6]}\n{"id": "b", "tokens": [7, 8, 9]}\n' >two.jsonl
+  hetero-prefill -m "$tiny" --jsonl two.jsonl -o two.h5 -q
+  run --separate-stderr hetero-decode -m "$tiny" two.h5 -n 4 --ignore-eos -o on.h5
+  [ "$status" -eq 0 ]
+  [ -z "$output" ]
+  kv-verify on.h5
+  for id in a b; do
+    long=$(hetero-decode -m "$tiny" two.h5 --sequence $id -n 10 --ignore-eos --json -q | json_list token_ids)
+    first=$(hetero-decode -m "$tiny" two.h5 --sequence $id -n 4 --ignore-eos --json -q -o one.h5 --force | json_list token_ids)
+    second=$(hetero-decode -m "$tiny" on.h5 --sequence $id -n 6 --ignore-eos --json -q | json_list token_ids)
+    [ "$long" = "$first,$second" ]
+    kv-verify one.h5 on.h5 --sequence $id --epsilon 0
+  done
+  run --separate-stderr hetero-decode -m "$tiny" on.h5 --sequence a -n 1 --ignore-eos
+  grep -q 'ITL p50 -, p99 -' <<<"$stderr"
+  # Every tool can take one of several.
+  kv-send two.h5 --sequence b -o b.h5 -q
+  kv-quantize two.h5 --sequence b --dtype f32 -o b32.h5 --json -q >report
+  hetero-prefill -m "$tiny" --tokens 7,8,9 -o single.h5 --json -q | grep '"kv_bytes"' >single
+  [ "$(json_value bytes_in <report)" = "$(json_value kv_bytes <single)" ]
+  kv-verify two.h5 b.h5 --sequence b --epsilon 0
+  refuses 3 "no sequence 'c'" kv-send two.h5 --sequence c -o c.h5
+  # What is left out is checked all the same.
+  size=$(stat -c %s two.h5)
+  head -c $((size - 1)) two.h5 >cut.h5
+  refuses 3 'cut.h5' kv-send cut.h5 --sequence a -o c.h5
+  [ ! -e c.h5 ]
+}
+
+@test "a JSON lines file: bad ids and deep nesting are found with their line, before any work" {
+  printf '{"id": "a", "tokens": [5]}\n{"id": "", "tokens": [5]}\n' >empty.jsonl
+  refuses 3 'line 2.*empty id' hetero-prefill -m "$tiny" --jsonl empty.jsonl -o x.h5
+  { printf '{"tokens": ['; head -c 1000000 /dev/zero | tr '\0' '['; head -c 1000000 /dev/zero | tr '\0' ']'; echo ']}'; } >deep.jsonl
+  refuses 3 'line 1' hetero-prefill -m "$tiny" --jsonl deep.jsonl -o x.h5
+  printf '{"tokens": [[[1]]]}\n' >nested.jsonl
+  refuses 3 'line 1.*no token id' hetero-prefill -m "$tiny" --jsonl nested.jsonl -o x.h5
+}
+
+@test "waiting for an upstream is no transfer" {
+  hetero-prefill -m "$tiny" --tokens 5,6,7 -o a.h5 -q
+  { sleep 3; cat a.h5; } | kv-send - -o b.h5 --json -q >report
+  awk -v s="$(json_value seconds <report)" 'BEGIN { exit !(s > 0 && s < 3) }'
+  { sleep 3; cat a.h5; } | hetero-decode -m "$tiny" - -n 1 --json -q >report
+  awk -v ms="$(json_value read_ms <report)" 'BEGIN { exit !(ms > 0 && ms < 3000) }'
+}
+
+@test "what a report cannot know is null, not left out" {
+  hetero-prefill -m "$tiny" --tokens 5,6,7 -o a.h5 -q
+  hetero-prefill -m "$tiny" --tokens 5,6,7 --dry-run --json -q >report
+  [ "$(json_value n_tokens <report)" = 3 ]
+  kv-send a.h5 -o b.h5 --json -q >report
+  for key in raw_gb_per_s ratio latency_us_p50 latency_us_p99; do [ "$(json_value $key <report)" = null ]; done
+  kv-verify a.h5 b.h5 --epsilon 0 --json >report
+  for key in max_abs_dp p99_abs_dp kl_mean kl_max max_abs_dlogit top1 steps; do
+    [ "$(json_value $key <report)" = null ]
+  done
+  [ "$(json_value same_weights <report)" = true ]
+  hetero-decode -m "$tiny" a.h5 -n 1 --json -q | grep -q '"same_weights": true'
+  hetero-prefill -m "$tiny" --tokens 5,6,7,8 --prefix a.h5 -o c.h5 --json -q | grep -q '"same_weights": true'
+}
+
+@test "--dry-run of the others checks and reports, and writes nothing" {
+  hetero-prefill -m "$tiny" --tokens 5,6,7 -o a.h5 -q
+  kv-send a.h5 -o b.h5 --dry-run --json -q >report
+  grep -q '"dry_run": true' report
+  [ "$(json_value seconds <report)" = null ]
+  kv-quantize a.h5 --dtype int8 --dry-run --json -q >predicted
+  kv-quantize a.h5 --dtype int8 -o q.h5 --json -q >real
+  for key in bytes_out bits_per_value max_abs_error; do
+    [ "$(json_value $key <predicted)" = "$(json_value $key <real)" ]
+  done
+  hetero-decode -m "$tiny" a.h5 --dry-run -o c.h5 --json -q >report
+  [ "$(json_value n_prompt_tokens <report)" = 3 ]
+  [ ! -e b.h5 ] && [ ! -e c.h5 ]
+  refuses 3 'position 1' hetero-decode -m "$tiny" a.h5 --tokens 5,9 --dry-run
+  refuses 2 'dry-run' kv-send a.h5 -o mpi:1 --dry-run
+  head -c $(($(stat -c %s a.h5) - 1)) a.h5 >cut.h5
+  refuses 3 'cut.h5' hetero-decode -m "$tiny" cut.h5 --dry-run
+  refuses 3 'cut.h5' kv-send cut.h5 --dry-run
 }

@@ -85,7 +85,7 @@ greedy_ids() {
   [ "$(od -An -tx1 -j 724 -N 4 other.gguf | tr -d ' ')" = 0050c347 ]
   printf '\x00\x40\x1c\x46' | dd of=other.gguf bs=1 seek=724 conv=notrunc status=none
   hetero-prefill -m "$model" -p 'The capital of France is' -o a.h5 -q
-  refuses 3 'rope_theta: 100000.* 10000' hetero-decode -m other.gguf a.h5 -n 4
+  refuses 3 'rope_theta: the state has 100000, the model 10000' hetero-decode -m other.gguf a.h5 -n 4
   hetero-prefill -m other.gguf -p 'The capital of France is' -o b.h5 -q
   run --separate-stderr kv-verify a.h5 b.h5 --epsilon 1000 --json
   [ "$status" -eq 1 ]

@@ -107,6 +107,10 @@ lab=$HETERO_BIN/kv_lab
   done
   kv-verify nan.h5 nan.h5 --epsilon 0.01 --allow-equal-nan
   kv-verify inf.h5 inf.h5 --epsilon 0.01
+  # Nothing can be decoded from NaN: the values are what is reported.
+  run --separate-stderr kv-verify a.h5 nan.h5 -m "$tiny" --steps 2 --epsilon 0.01 --json
+  [ "$status" -eq 3 ]
+  [ "$(json_value metric <<<"$output")" = '"elem"' ]
   # A state with NaN is not whole either.
   refuses 3 'nan.*layer 1, V, token 2, head 1, dim 3' kv-verify nan.h5
 }
@@ -164,6 +168,9 @@ lab=$HETERO_BIN/kv_lab
   run --separate-stderr kv-verify a.h5 b.h5 --epsilon 1000 --json
   [ "$status" -eq 1 ]
   grep -q '"field": "tokens\[3\]"' <<<"$output"
+  run --separate-stderr kv-verify a.h5 b.h5 --epsilon 1000 -m "$tiny" --json
+  [ "$status" -eq 1 ]
+  [ "$(json_value metric <<<"$output")" = '"elem"' ]
   hetero-prefill -m "$tiny" --tokens 5,6,7 -o c.h5 -q
   run --separate-stderr kv-verify a.h5 c.h5 --epsilon 1000
   [ "$status" -eq 3 ]
@@ -185,4 +192,14 @@ lab=$HETERO_BIN/kv_lab
   done
   [ ! -e x.h5 ]
   no_temporaries
+}
+
+@test "names in a state cannot command the terminal" {
+  echo '{"id": "\u001b[31mred\u0007", "tokens": [5, 6, 7]}' >red.jsonl
+  hetero-prefill -m "$tiny" --jsonl red.jsonl -o red.h5 -q
+  kv-quantize red.h5 --dtype int8 -o q.h5 -q
+  run --separate-stderr kv-verify -v red.h5 q.h5 --epsilon 1
+  [ "$status" -eq 0 ]
+  grep -q 'red' <<<"$output"
+  ! grep -qE $'\e|\a' <<<"$output$stderr"
 }

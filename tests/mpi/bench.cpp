@@ -111,6 +111,7 @@ int main(int argc, char** argv) {
     }
     const Status done = state(rank == 0, mib);
     if (!done) std::fprintf(stderr, "mpi_bench: %s\n", done.error().message.c_str());
-    transport::leave(done ? nullptr : &done.error());
+    const Status left = transport::leave(done ? nullptr : &done.error());
+    if (!left) std::fprintf(stderr, "mpi_bench: error: %s\n", left.error().message.c_str());
     return done ? 0 : static_cast<int>(done.error().code);
 }

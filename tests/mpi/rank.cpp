@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <string>
 #include <thread>
 
@@ -29,6 +30,9 @@ struct Options {
     bool polite_exit = false, no_mpi = false, garbage = false, hang = false;
     std::string fail;           // gives up with this message before the first layer
     int die_after_layers = -1;  // SIGKILL
+    std::string done;           // a file that gets this process's id when the state is through
+    double linger_s = 0;        // computes so long after it
+    bool die_at_end = false;    // SIGKILL after that
     bool compare = false;       // the input must be what `seed` and `mib` make
 };
 
@@ -49,6 +53,9 @@ Options parse(int argc, char** argv) {
         if (name == "--hang") o.hang = true;
         if (name == "--fail") o.fail = value();
         if (name == "--die-after-layers") o.die_after_layers = std::stoi(value());
+        if (name == "--done") o.done = value();
+        if (name == "--linger") o.linger_s = std::stod(value());
+        if (name == "--die-at-end") o.die_at_end = true;
         if (name == "--compare") o.compare = true;
     }
     return o;
@@ -155,6 +162,9 @@ Status run(const Options& o) {
     HETERO_CHECK(source->finish());
     if (o.compare) HETERO_CHECK(compare(o, kept));
     if (sink) HETERO_CHECK(sink->commit());
+    if (!o.done.empty()) std::ofstream(o.done) << ::getpid() << '\n';
+    pause_s(o.linger_s);
+    if (o.die_at_end) ::raise(SIGKILL);
     return {};
 }
 
@@ -165,8 +175,13 @@ int main(int argc, char** argv) {
         io::remove_temporaries_on_signal();
         std::_Exit(128 + SIGTERM);
     });
-    const Status done = run(parse(argc, argv));
-    if (!done) std::fprintf(stderr, "mpi_rank: error: %s\n", done.error().message.c_str());
-    transport::leave(done ? nullptr : &done.error());
+    const auto report = [](const Status& status) {
+        if (!status) std::fprintf(stderr, "mpi_rank: error: %s\n", status.error().message.c_str());
+    };
+    Status done = run(parse(argc, argv));
+    report(done);
+    const Status left = transport::leave(done ? nullptr : &done.error());
+    report(left);
+    if (done) done = left;
     return done ? 0 : static_cast<int>(done.error().code);
 }

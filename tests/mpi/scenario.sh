@@ -63,6 +63,22 @@ case $scenario in
     [ "$status" -ne 124 ] && [ "$status" -ne 137 ] || no "the receiver waited for ever"
     grep -qF "rank 0: no sign of life" "$work/err" || no "the receiver does not say why"
     [ -z "$(ls -A "$work/files")" ] || no "left behind: $(ls -A "$work/files")" ;;
+  suspended)  # as Slurm suspends a job: all ranks stop, for longer than the time-out, and go on
+    { job -n 1 "$rank" --out mpi:1 --done "$work/0" --timeout 4 : \
+      -n 1 "$rank" --in mpi:0 --done "$work/1" --linger 4 --timeout 4; succeeds; } &
+    for ((i = 0; i < 200; ++i)); do [ -s "$work/0" ] && [ -s "$work/1" ] && break; sleep 0.1; done
+    [ -s "$work/0" ] && [ -s "$work/1" ] || no "the transfer did not end"
+    sleep 1
+    kill -STOP $(cat "$work/0" "$work/1")
+    sleep 6
+    kill -CONT $(cat "$work/0" "$work/1")
+    wait $! || exit 1
+    status=0 took=0 ;;
+  receiver_lost_later)  # it has confirmed the state, and dies while it computes
+    killed=1
+    job --enable-recovery -n 1 "$rank" --out mpi:1 --timeout 4 : -n 1 "$rank" --in mpi:0 --linger 2 --die-at-end --timeout 4
+    [ "$status" -ne 124 ] && [ "$status" -ne 137 ] || no "the sender waited for ever"
+    grep -qF "rank 1: no sign of life" "$work/err" || no "the sender does not say why" ;;
   tiny_shm)
     for size in 64k 1m; do
       unshare -m sh -c "mount -t tmpfs -o size=$size tmpfs /dev/shm" 2>/dev/null || { echo "no private mounts here"; exit 77; }
@@ -86,6 +102,9 @@ case $scenario in
   wrong_peers)
     job -n 1 "$rank" --out mpi:1 : -n 1 "$rank" --in mpi:2 : -n 1 "$rank" --out mpi:1
     fails "rank 0 writes mpi:1, but rank 1 reads mpi:2" ;;
+  ring)
+    job -n 1 "$rank" --in mpi:2 --out mpi:1 : -n 1 "$rank" --in mpi:0 --out mpi:2 : -n 1 "$rank" --in mpi:1 --out mpi:0
+    fails "a ring of ranks" ;;
   no_such_rank)
     job -n 1 "$rank" --out mpi:5 : -n 1 "$rank" --in mpi:0
     fails "rank 0 writes mpi:5, but this job has ranks 0 to 1" ;;

@@ -1,27 +1,44 @@
 #include "common/endpoints.h"
 
+#include <poll.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <chrono>
+
+#include "common/sources.h"
 
 namespace hetero::tool {
+namespace {
 
-transport::TransportOptions TransferOptions::transport() const {
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+}  // namespace
+
+transport::TransportOptions TransferOptions::transport(const Tool& tool) const {
     transport::TransportOptions result;
     result.timeout_s = timeout_s;
     result.max_memory_bytes = max_memory_bytes;
-    result.overwrite = force ? io::Overwrite::replace : io::Overwrite::refuse;
+    result.overwrite = tool.overwrite();
     return result;
 }
 
-void add_transfer_options(OptionTable& table, TransferOptions& options, bool writes) {
-    if (writes) table.flag("--force", &options.force, "replace an output file that is there");
+void add_transfer_options(OptionTable& table, TransferOptions& options) {
     table.duration("--timeout", "TIME", &options.timeout_s, "give up on a peer that is silent for so long").setting =
         true;
     table.size("--max-memory", "SIZE", &options.max_memory_bytes, "spool a larger state from or to a pipe on disk")
         .setting = true;
 }
 
+void add_dry_run_option(OptionTable& table, TransferOptions& options, std::string help) {
+    table.flag("--dry-run", &options.dry_run, std::move(help));
+}
+
 Result<Endpoints> prepare_endpoints(const Tool& tool, const std::vector<std::string>& inputs,
-                                    const std::vector<std::string>& outputs, const TransferOptions& options) {
+                                    const std::vector<std::string>& outputs, const TransferOptions& options,
+                                    Files others) {
     Endpoints result;
     for (const auto& [texts, endpoints] : {std::pair(&inputs, &result.inputs), std::pair(&outputs, &result.outputs)}) {
         for (const std::string& text : *texts) {
@@ -30,6 +47,11 @@ Result<Endpoints> prepare_endpoints(const Tool& tool, const std::vector<std::str
             endpoints->push_back(std::move(endpoint));
         }
     }
+    const auto is_mpi = [](const transport::Endpoint& one) { return one.kind == transport::EndpointKind::mpi; };
+    if (options.dry_run && (std::any_of(result.inputs.begin(), result.inputs.end(), is_mpi) ||
+                            std::any_of(result.outputs.begin(), result.outputs.end(), is_mpi))) {
+        return fail(Errc::usage, "--dry-run moves nothing: it cannot be used with an mpi: endpoint");
+    }
     const auto is_pipe = [](const transport::Endpoint& one) { return one.kind == transport::EndpointKind::pipe; };
     if (std::count_if(result.inputs.begin(), result.inputs.end(), is_pipe) > 1) {
         return fail(Errc::usage, "stdin can carry one state only");
@@ -37,24 +59,49 @@ Result<Endpoints> prepare_endpoints(const Tool& tool, const std::vector<std::str
     if (tool.json() && std::any_of(result.outputs.begin(), result.outputs.end(), is_pipe)) {
         return fail(Errc::usage, "--json and -o - both want stdout; write the document with --report FILE");
     }
-    HETERO_CHECK(transport::prepare(result.inputs, result.outputs, options.transport()));
+    for (const transport::Endpoint& one : result.inputs) others.read.push_back(one.path);
+    for (const transport::Endpoint& one : result.outputs) others.written.push_back(one.path);
+    HETERO_CHECK(tool.check_files(std::move(others)));
+    HETERO_CHECK(transport::prepare(result.inputs, result.outputs, options.transport(tool)));
     return result;
 }
 
-Status copy_state(kv::Source& source, kv::Sink& sink) {
+Result<OpenedSource> open_source(const Tool& tool, const transport::Endpoint& endpoint,
+                                 const transport::TransportOptions& options, std::string label) {
+    if (endpoint.kind == transport::EndpointKind::pipe) {
+        struct pollfd input = {STDIN_FILENO, POLLIN, 0};
+        while (poll(&input, 1, -1) < 0 && errno == EINTR) {
+        }
+    }
+    const Clock::time_point start = Clock::now();
+    OpenedSource opened;
+    HETERO_TRY(opened.source, transport::open_source(endpoint, options));
+    // An offer from another rank comes when that rank has computed; none of the state has moved so far.
+    if (endpoint.kind != transport::EndpointKind::mpi) opened.seconds = seconds_since(start);
+    opened.source = with_progress(tool, std::move(label), std::move(opened.source));
+    return opened;
+}
+
+Result<double> copy_state(kv::Source& source, kv::Sink& sink) {
+    double seconds = 0;
     const auto copy = [&]() -> Status {
         const std::size_t layers = source.header().sequences.size() * source.header().identity.n_layers;
         HETERO_CHECK(sink.begin(source.header()));
+        const Clock::time_point start = Clock::now();
         for (std::size_t i = 0; i < layers; ++i) {
             HETERO_TRY(const kv::Layer layer, source.read_layer());
             HETERO_CHECK(sink.write_layer(layer));
         }
         HETERO_CHECK(source.finish());
-        return sink.commit();
+        HETERO_CHECK(sink.commit());
+        seconds = seconds_since(start);
+        return {};
     };
-    Status status = copy();
-    if (!status) sink.abort(status.error());
-    return status;
+    if (const Status status = copy(); !status) {
+        sink.abort(status.error());
+        return tl::unexpected(status.error());
+    }
+    return seconds;
 }
 
 }  // namespace hetero::tool

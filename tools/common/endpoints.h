@@ -10,24 +10,37 @@
 namespace hetero::tool {
 
 struct TransferOptions {
-    bool force = false;
+    bool dry_run = false;
     double timeout_s = 10;
     std::uint64_t max_memory_bytes = 1ULL << 30;
 
-    [[nodiscard]] transport::TransportOptions transport() const;
+    [[nodiscard]] transport::TransportOptions transport(const Tool& tool) const;
 };
-// --timeout and --max-memory; --force where the tool writes a state.
-void add_transfer_options(OptionTable& table, TransferOptions& options, bool writes);
+// --timeout and --max-memory.
+void add_transfer_options(OptionTable& table, TransferOptions& options);
+void add_dry_run_option(OptionTable& table, TransferOptions& options, std::string help);
 
 // Parses the endpoints (empty text: none), and checks all that can be known before long work: see transport::prepare,
-// and that stdout is not asked to carry both a state and a document.
+// that stdout is not asked to carry both a state and a document, and that no output is one of the files read or another
+// output; `others` are those that are not states.
 struct Endpoints {
     std::vector<transport::Endpoint> inputs, outputs;
 };
 Result<Endpoints> prepare_endpoints(const Tool& tool, const std::vector<std::string>& inputs,
-                                    const std::vector<std::string>& outputs, const TransferOptions& options);
+                                    const std::vector<std::string>& outputs, const TransferOptions& options,
+                                    Files others = {});
 
-// All layers from `source` to `sink`, unchanged; commits only what the source has confirmed.
-Status copy_state(kv::Source& source, kv::Sink& sink);
+// Opens a state and shows the progress of reading it as `label`. `seconds` is what opening took from the first byte on:
+// an upstream that still computes is waited for before.
+struct OpenedSource {
+    std::unique_ptr<kv::Source> source;
+    double seconds = 0;
+};
+Result<OpenedSource> open_source(const Tool& tool, const transport::Endpoint& endpoint,
+                                 const transport::TransportOptions& options, std::string label);
+
+// All layers from `source` to `sink`, unchanged; commits only what the source has confirmed. Returns the seconds since
+// the other side of `sink` was ready.
+Result<double> copy_state(kv::Source& source, kv::Sink& sink);
 
 }  // namespace hetero::tool

@@ -4,39 +4,6 @@
 
 namespace hetero::tool {
 
-Result<kv::State> read_sequences(kv::Source& source, const std::vector<std::string>& ids) {
-    const kv::Header& header = source.header();
-    const auto wanted = [&](const std::string& id) {
-        return ids.empty() || std::find(ids.begin(), ids.end(), id) != ids.end();
-    };
-    for (const std::string& id : ids) {
-        const auto has_id = [&](const kv::Sequence& one) { return one.id == id; };
-        if (std::none_of(header.sequences.begin(), header.sequences.end(), has_id)) {
-            std::vector<std::string> there;
-            for (const kv::Sequence& one : header.sequences) there.push_back(one.id);
-            if (there.size() > 8) there.resize(8);
-            return fail(Errc::bad_input, "{}: holds no sequence '{}' (it has {}: {})", source.name(), id,
-                        header.sequences.size(), fmt::join(there, ", "));
-        }
-    }
-    kv::State state;
-    state.header = header;
-    state.header.sequences.clear();
-    for (const kv::Sequence& sequence : header.sequences) {
-        const bool keep = wanted(sequence.id);
-        std::vector<kv::Layer> layers;
-        for (std::uint32_t i = 0; i < header.identity.n_layers; ++i) {
-            HETERO_TRY(auto layer, source.read_layer());
-            if (keep) layers.push_back(std::move(layer));
-        }
-        if (!keep) continue;
-        state.header.sequences.push_back(sequence);
-        state.layers.push_back(std::move(layers));
-    }
-    HETERO_CHECK(source.finish());
-    return state;
-}
-
 Status import_sequence(engine::Session& session, const kv::State& state, std::size_t sequence) {
     const std::uint64_t n_tokens = state.header.sequences[sequence].tokens.size();
     const std::vector<kv::Layer>& layers = state.layers[sequence];
@@ -51,9 +18,7 @@ std::size_t common_prefix(std::span<const engine::TokenId> a, std::span<const en
     return static_cast<std::size_t>(ends.first - a.begin());
 }
 
-Result<std::vector<float>> extend_to(engine::Session& session, std::span<const engine::TokenId> held,
-                                     const std::vector<float>& held_logits, std::span<const engine::TokenId> wanted,
-                                     const std::function<void(std::uint64_t done)>& on_progress) {
+Status check_belongs(std::span<const engine::TokenId> held, std::span<const engine::TokenId> wanted) {
     const std::size_t same = common_prefix(held, wanted);
     if (same < std::min(held.size(), wanted.size())) {
         return fail(Errc::bad_input,
@@ -61,6 +26,13 @@ Result<std::vector<float>> extend_to(engine::Session& session, std::span<const e
                     held[same], wanted[same]);
     }
     if (wanted.empty()) return fail(Errc::bad_input, "prompt is empty");
+    return {};
+}
+
+Result<std::vector<float>> extend_to(engine::Session& session, std::span<const engine::TokenId> held,
+                                     const std::vector<float>& held_logits, std::span<const engine::TokenId> wanted,
+                                     const std::function<void(std::uint64_t done)>& on_progress) {
+    HETERO_CHECK(check_belongs(held, wanted));
     if (held.size() == wanted.size() && !held_logits.empty()) return held_logits;
     // Logits belong to one position: where those of the last one are not known, its token is computed again.
     const std::size_t keep = std::min(held.size(), wanted.size() - 1);

@@ -12,18 +12,18 @@
 
 namespace hetero::tool {
 
-// Reads all of `source`, keeps the sequences named in `ids` (empty: all), and returns only what finish() confirmed.
-Result<kv::State> read_sequences(kv::Source& source, const std::vector<std::string>& ids);
-
 // Puts one sequence's KV into `session`, which must have room for it.
 Status import_sequence(engine::Session& session, const kv::State& state, std::size_t sequence);
 
 // First position where two token lists differ, or the length of the shorter.
 [[nodiscard]] std::size_t common_prefix(std::span<const engine::TokenId> a, std::span<const engine::TokenId> b);
 
+// One of the two must begin with the other: else bad_input, naming the position. An empty prompt likewise.
+Status check_belongs(std::span<const engine::TokenId> held, std::span<const engine::TokenId> wanted);
+
 // `session` holds the KV of `held`, whose last logits may be known. Afterwards it holds that of `wanted`: computes what
-// is missing, or forgets what is too much. One of the two must begin with the other: else bad_input, naming the
-// position. Returns the logits at the last position, [vocab_size]; those of a shortened cache are computed anew.
+// is missing, or forgets what is too much. The two must pass check_belongs. Returns the logits at the last position,
+// [vocab_size]; those of a shortened cache are computed anew.
 Result<std::vector<float>> extend_to(engine::Session& session, std::span<const engine::TokenId> held,
                                      const std::vector<float>& held_logits, std::span<const engine::TokenId> wanted,
                                      const std::function<void(std::uint64_t done)>& on_progress = {});

@@ -66,11 +66,14 @@ Status check_identity(const kv::Identity& model, const std::string& model_path, 
                       const std::string& state_name) {
     const std::vector<kv::Mismatch> mismatches = kv::compare(state, model);
     if (mismatches.empty()) return {};
-    std::string list;
-    for (const kv::Mismatch& one : mismatches) {
-        list += fmt::format("{}{}: {} against {}", list.empty() ? "" : "; ", one.field, one.left, one.right);
-    }
-    return fail(Errc::bad_input, "{} was not made by the model {}: {}", state_name, model_path, list);
+    return fail(Errc::bad_input, "{} was not made by the model {}: {}", state_name, model_path,
+                kv::to_text(mismatches, "the state", "the model"));
+}
+
+void report_weights(Tool& tool, const std::string& who, const kv::Identity& a, const kv::Identity& b) {
+    const bool same = a.weights_digest == b.weights_digest;
+    tool.report()["same_weights"] = same;
+    if (!same) tool.note("{}: made with another precision of the weights", who);
 }
 
 Result<kernels::DType> resident_dtype(const std::string& choice, const kv::Header* state) {

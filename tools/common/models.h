@@ -35,6 +35,10 @@ Result<LoadedModel> load_model(const ModelOptions& options);
 Status check_identity(const kv::Identity& model, const std::string& model_path, const kv::Identity& state,
                       const std::string& state_name);
 
+// States of one model may come from different precisions of its weights: says so in the report (same_weights) and,
+// where they differ, in a note that begins with `who`.
+void report_weights(Tool& tool, const std::string& who, const kv::Identity& a, const kv::Identity& b);
+
 // The type in which a session keeps KV: `choice` is f16, bf16, f32, or auto (what the state's numbers came from).
 Result<kernels::DType> resident_dtype(const std::string& choice, const kv::Header* state);
 

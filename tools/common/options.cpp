@@ -184,16 +184,16 @@ const Option* OptionTable::find(std::string_view name) const noexcept {
     return nullptr;
 }
 
-bool OptionTable::given(std::string_view name) const {
+Origin OptionTable::origin(std::string_view name) const {
     const Option* option = find(name);
-    return option != nullptr && option->given;
+    return option != nullptr ? option->origin : Origin::fallback;
 }
 
-Status OptionTable::assign(Option& option, std::string_view value, std::string_view where) {
+Status OptionTable::assign(Option& option, std::string_view value, Origin origin, std::string_view where) {
     if (auto status = option.assign(value); !status) {
         return tl::unexpected(Error{Errc::usage, fmt::format("{}: {}", where, status.error().message)});
     }
-    option.given = true;
+    option.origin = origin;
     return {};
 }
 
@@ -205,14 +205,13 @@ Status OptionTable::parse(int argc, char** argv) {
     std::vector<std::string_view> flags;
     for (const Option& option : options_) {
         if (option.argument.empty() && !option.positional) {
-            parsed.push_back(app.add_flag(option.flags)->disable_flag_override());
+            parsed.push_back(app.add_flag(option.flags)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll));
         } else {
             // One value for each time the option is given; without this a value "[...]" would be split.
-            auto* one = app.add_option(option.flags)->allow_extra_args(false);
-            if (option.repeatable) {
-                one->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-            }
-            parsed.push_back(one);
+            parsed.push_back(app.add_option(option.flags)
+                                 ->allow_extra_args(false)
+                                 ->expected(1)
+                                 ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll));
         }
         if (!option.positional) {
             for (const std::string_view one : split(option.flags, ',')) flags.push_back(one);
@@ -227,16 +226,14 @@ Status OptionTable::parse(int argc, char** argv) {
     for (std::size_t i = 0; i < options_.size(); ++i) {
         Option& option = options_[i];
         if (parsed[i]->count() == 0) continue;
-        if (option.argument.empty() && !option.positional) {
-            if (auto status = assign(option, "true", shown_flag(option)); !status && problem.empty()) return status;
-            continue;
-        }
-        if (parsed[i]->results().size() > 1 && !option.repeatable) {
+        const bool is_flag = option.argument.empty() && !option.positional;  // "true", or what follows "="
+        if (parsed[i]->results().size() > 1 && !option.repeatable && !is_flag) {
             if (problem.empty()) problem = fmt::format("{} is given more than once", shown_flag(option));
             continue;
         }
         for (const std::string& value : parsed[i]->results()) {
-            if (auto status = assign(option, value, shown_flag(option)); !status && problem.empty()) {
+            auto status = assign(option, value, Origin::flag, shown_flag(option));
+            if (!status && problem.empty()) {
                 problem = status.error().message;
             }
         }
@@ -265,7 +262,7 @@ Status OptionTable::apply_settings(const std::string& path, std::string_view too
     HETERO_TRY(config_, Config::load({tool, keys, tools}, path));
     for (Option& option : options_) {
         if (!option.setting) continue;
-        if (option.given) {
+        if (option.origin == Origin::flag) {
             config_->set_flag(option.name(), {option.show()});
             continue;
         }
@@ -277,7 +274,7 @@ Status OptionTable::apply_settings(const std::string& path, std::string_view too
         }
         const std::string where =
             setting->origin == Origin::file ? fmt::format("{}: {}", setting->where, setting->key) : setting->where;
-        for (const std::string& value : setting->values) HETERO_CHECK(assign(option, value, where));
+        for (const std::string& value : setting->values) HETERO_CHECK(assign(option, value, setting->origin, where));
     }
     return {};
 }
@@ -286,7 +283,7 @@ std::string OptionTable::dump_settings() { return config_ ? config_->dump() : ""
 
 Status OptionTable::check_required() const {
     for (const Option& option : options_) {
-        if (option.positional && option.required && !option.given) {
+        if (option.positional && option.required && option.origin == Origin::fallback) {
             return fail(Errc::usage, "{} is missing; see --help", option.name());
         }
     }

@@ -31,7 +31,7 @@ struct Option {
     std::function<std::string()> show;               // the value as text
     std::string default_text;                        // what show() gave when the option was added
 
-    bool given = false;  // on the command line, in the environment or in the file
+    Origin origin = Origin::fallback;  // where the value came from
 
     [[nodiscard]] std::string name() const;  // "model": of the first long flag, or of the positional
 };
@@ -58,7 +58,11 @@ public:
 
     [[nodiscard]] const std::vector<Option>& options() const noexcept { return options_; }
     [[nodiscard]] const Option* find(std::string_view name) const noexcept;
-    [[nodiscard]] bool given(std::string_view name) const;  // by whatever way; false: the default holds
+    // Where the value of an option came from; fallback: the default holds. Of settings that exclude each other the one
+    // of the later origin (base/config.h) holds, and only the command line is blamed for what does not apply.
+    [[nodiscard]] Origin origin(std::string_view name) const;
+    [[nodiscard]] bool given(std::string_view name) const { return origin(name) != Origin::fallback; }
+    [[nodiscard]] bool on_command_line(std::string_view name) const { return origin(name) == Origin::flag; }
 
     // Command line only. --help, --version and --completion are honoured even where the rest is wrong, so the caller
     // looks at their values before it looks at the status.
@@ -72,7 +76,7 @@ public:
 
 private:
     Option& add(Option option);
-    Status assign(Option& option, std::string_view value, std::string_view where);
+    Status assign(Option& option, std::string_view value, Origin origin, std::string_view where);
 
     std::vector<Option> options_;
     std::optional<Config> config_;

@@ -35,15 +35,18 @@ LogState& log_state() {
 }
 
 // One line, and nothing that a terminal would obey: names in messages come from files.
-std::string printable(std::string_view message) {
+// Unlike hetero::printable() it leaves what else UTF-8 can say.
+std::string one_line(std::string_view message) {
     std::string line(message);
+    unsigned char before = 0;
     for (char& c : line) {
         const auto byte = static_cast<unsigned char>(c);
         if (byte == '\n' || byte == '\t') {
             c = ' ';
-        } else if (byte < 0x20 || byte == 0x7f) {
+        } else if (byte < 0x20 || byte == 0x7f || (before == 0xc2 && byte >= 0x80 && byte < 0xa0)) {  // C0, C1
             c = '?';
         }
+        before = byte;
     }
     return line;
 }
@@ -60,7 +63,7 @@ void log_line(std::string_view level, std::string_view message) {
         state.logger->info(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
     } else {
         const bool plain = level == "error" || level == "note";
-        state.logger->info("{}: {}{}{}", state.tool, plain ? "" : level, plain ? "" : ": ", printable(message));
+        state.logger->info("{}: {}{}{}", state.tool, plain ? "" : level, plain ? "" : ": ", one_line(message));
     }
     state.logger->flush();
 }

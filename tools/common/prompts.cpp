@@ -9,7 +9,10 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/printable.h"
 #include "base/units.h"
+#include "common/kv_session.h"
+#include "io/json_text.h"
 
 namespace hetero::tool {
 namespace {
@@ -117,14 +120,23 @@ Result<Prompt> prompt_of_line(const nlohmann::json& line, std::string id, const 
     std::vector<TokenId> tokens;
     for (const auto& token : line["tokens"]) {
         if (!token.is_number_integer() || token < 0 || token > std::numeric_limits<TokenId>::max()) {
-            return fail(Errc::bad_input, "'tokens' holds {}, which is no token id", token.dump());
+            return fail(Errc::bad_input, "'tokens' holds {}, which is no token id", printable(token.dump(), 40));
         }
         tokens.push_back(token.get<TokenId>());
     }
     return maker.from_tokens(std::move(id), std::move(tokens));
 }
 
-Result<std::vector<Prompt>> read_jsonl(const std::string& path, const TokenMaker& maker) {
+// What a state asks of a sequence's id.
+Status check_id(const std::string& id, const LoadedModel& loaded) {
+    kv::Header header = make_header(loaded.identity, kernels::DType::f16);
+    header.sequences.emplace_back();
+    header.sequences.back().id = id;
+    header.sequences.back().tokens = {0};
+    return kv::check_header(header);
+}
+
+Result<std::vector<Prompt>> read_jsonl(const std::string& path, const TokenMaker& maker, const LoadedModel& loaded) {
     HETERO_TRY(const std::string text, read_text(path));
     std::vector<Prompt> prompts;
     std::set<std::string> ids;
@@ -136,10 +148,11 @@ Result<std::vector<Prompt>> read_jsonl(const std::string& path, const TokenMaker
         ++number;
         if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
         const std::string where = fmt::format("{}, line {}", path, number);
-        const auto document = nlohmann::json::parse(line, nullptr, false);
+        HETERO_TRY(const auto document, io::parse_json(line, where));
         if (!document.is_object()) return fail(Errc::bad_input, "{}: is not a JSON object", where);
         auto prompt = prompt_of_line(document, fmt::format("{}", prompts.size()), maker);
         if (!prompt) return fail_with(prompt.error(), where);
+        if (auto status = check_id(prompt->id, loaded); !status) return fail_with(status.error(), where);
         if (!ids.insert(prompt->id).second)
             return fail(Errc::bad_input, "{}: id '{}' is there twice", where, prompt->id);
         prompts.push_back(std::move(*prompt));
@@ -171,6 +184,12 @@ bool has_prompt(const PromptOptions& options) {
     return options.text || options.file || options.tokens || options.jsonl;
 }
 
+std::vector<std::string> prompt_files(const PromptOptions& options) {
+    std::vector<std::string> files = {options.file.value_or(""), options.jsonl.value_or("")};
+    if (options.tokens && options.tokens->starts_with("@")) files.push_back(options.tokens->substr(1));
+    return files;
+}
+
 Status check_prompt_options(const PromptOptions& options, bool stdin_taken) {
     const int forms = int{options.text.has_value()} + int{options.file.has_value()} + int{options.tokens.has_value()} +
                       int{options.jsonl.has_value()};
@@ -187,7 +206,7 @@ Result<std::vector<Prompt>> read_prompts(const PromptOptions& options, const Loa
     const TokenMaker maker(options, loaded);
     std::vector<Prompt> prompts;
     if (options.jsonl) {
-        HETERO_TRY(prompts, read_jsonl(*options.jsonl, maker));
+        HETERO_TRY(prompts, read_jsonl(*options.jsonl, maker, loaded));
     } else if (options.tokens) {
         HETERO_TRY(auto tokens, parse_token_list(*options.tokens));
         HETERO_TRY(auto prompt, maker.from_tokens("0", std::move(tokens)));
@@ -251,6 +270,10 @@ Status check_tokens(const std::vector<TokenId>& tokens, const kv::Identity& iden
         return fail(Errc::bad_input, "the prompt has {} tokens, the model's context holds {}", tokens.size(),
                     identity.context_length);
     }
+    return check_vocabulary(tokens, identity);
+}
+
+Status check_vocabulary(const std::vector<TokenId>& tokens, const kv::Identity& identity) {
     for (std::size_t i = 0; i < tokens.size(); ++i) {
         if (tokens[i] < 0 || static_cast<std::uint32_t>(tokens[i]) >= identity.vocab_size) {
             return fail(Errc::bad_input, "token {} is {}, outside the vocabulary of {}", i, tokens[i],

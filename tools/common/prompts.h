@@ -26,6 +26,8 @@ struct Prompt {
 };
 
 [[nodiscard]] bool has_prompt(const PromptOptions& options);
+// Files that the prompt comes from.
+[[nodiscard]] std::vector<std::string> prompt_files(const PromptOptions& options);
 // Usage errors that need no model: none or several given, options that do not go together.
 Status check_prompt_options(const PromptOptions& options, bool stdin_taken);
 // The prompts, at least one, none empty. Errors name the file and line.
@@ -35,7 +37,9 @@ Result<std::vector<Prompt>> read_prompts(const PromptOptions& options, const Loa
 Result<std::string> read_text(const std::string& path);
 // "1, 2 3" or "@FILE" holding the same.
 Result<std::vector<TokenId>> parse_token_list(const std::string& text);
-// Each id within the vocabulary, and no more than the context holds.
+// Each id within the vocabulary.
+Status check_vocabulary(const std::vector<TokenId>& tokens, const kv::Identity& identity);
+// The same, and no more than the context holds.
 Status check_tokens(const std::vector<TokenId>& tokens, const kv::Identity& identity);
 
 }  // namespace hetero::tool

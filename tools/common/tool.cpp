@@ -8,7 +8,6 @@
 #include "common/build_info.h"
 #include "common/process.h"
 #include "common/version.h"
-#include "io/atomic_file.h"
 #include "transport/endpoint.h"
 
 namespace hetero::tool {
@@ -37,6 +36,7 @@ void Tool::add_common_options() {
     table_.heading("Every tool");
     table_.flag("--json", &json_, "print one JSON document on stdout");
     table_.text("--report", "FILE", &report_path_, "write that document to FILE").completion = Completion::file;
+    table_.flag("--force", &force_, "replace output files that are there");
     table_.flag("-q,--quiet", &quiet_, "print errors only");
     table_.flag("-v,--verbose", &verbose_, "print more");
     table_.choice("--progress", &progress_, {"auto", "always", "never"}, "show progress on stderr").setting = true;
@@ -64,17 +64,23 @@ Status Tool::prepare_run(int argc, char** argv, bool* done) {
     if (quiet_ && verbose_) return fail(Errc::usage, "--quiet and --verbose exclude each other");
     show_progress_ = progress_ == "always" || (progress_ == "auto" && !quiet_ && isatty(STDERR_FILENO) == 1);
     if (!report_path_.empty()) {
-        HETERO_CHECK(io::check_output_path(report_path_, io::Overwrite::replace));
+        HETERO_CHECK(io::check_output_path(report_path_, overwrite()));
     }
     *done = false;
     return {};
+}
+
+Status Tool::check_files(Files files) const {
+    files.read.push_back(config_path_);
+    files.written.push_back(report_path_);
+    return tool::check_files(files);
 }
 
 Status Tool::finish_run(const Status& body_status) {
     if (!body_status && body_status.error().code != Errc::check_failed && !report_complete_) return body_status;
     if (!body_status) report_["message"] = body_status.error().message;
     if (!report_path_.empty()) {
-        HETERO_TRY(auto file, io::AtomicFile::create(report_path_, io::Overwrite::replace));
+        HETERO_TRY(auto file, io::AtomicFile::create(report_path_, overwrite()));
         const std::string text = dump(report_);
         HETERO_CHECK(file.write(std::as_bytes(std::span(text))));
         HETERO_CHECK(file.publish());
@@ -95,7 +101,11 @@ int Tool::run(int argc, char** argv, const std::function<Status()>& body) {
     if (!status) log_error(status.error().message);
     // A check that said no is an orderly end: the peers have done their part.
     const bool orderly = status || status.error().code == Errc::check_failed;
-    transport::leave(orderly ? nullptr : &status.error());
+    const Status left = transport::leave(orderly ? nullptr : &status.error());
+    if (orderly && !left) {
+        log_error(left.error().message);
+        status = left;
+    }
     return status ? 0 : static_cast<int>(status.error().code);
 }
 

@@ -8,7 +8,9 @@
 #include <string_view>
 
 #include "base/result.h"
+#include "common/files.h"
 #include "common/options.h"
+#include "io/atomic_file.h"
 #include "kv/state.h"
 
 namespace hetero::tool {
@@ -30,6 +32,12 @@ public:
     [[nodiscard]] bool quiet() const noexcept { return quiet_; }
     [[nodiscard]] bool verbose() const noexcept { return verbose_; }
     [[nodiscard]] bool show_progress() const noexcept { return show_progress_; }
+    // Whether outputs may replace files that are there.
+    [[nodiscard]] io::Overwrite overwrite() const noexcept {
+        return force_ ? io::Overwrite::replace : io::Overwrite::refuse;
+    }
+    // `files` are those that the tool reads and writes besides --config and --report: see check_files.
+    [[nodiscard]] Status check_files(Files files) const;
 
     // The document that --json and --report write; begins with tool, version, schema.
     Json& report() noexcept { return report_; }
@@ -57,7 +65,7 @@ private:
     OptionTable table_;
     Json report_;
     bool report_complete_ = false;
-    bool json_ = false, quiet_ = false, verbose_ = false, show_progress_ = false;
+    bool json_ = false, quiet_ = false, verbose_ = false, show_progress_ = false, force_ = false;
     bool help_ = false, version_ = false, dump_config_ = false;
     std::string progress_ = "auto", log_format_ = "text";
     std::string report_path_, config_path_, completion_;

@@ -8,6 +8,7 @@
 
 #include "base/statistics.h"
 #include "common/kv_session.h"
+#include "common/sources.h"
 
 namespace hetero::tool {
 namespace {
@@ -44,16 +45,24 @@ Json describe(const std::string& id, std::size_t n_prompt, const engine::Generat
     return entry;
 }
 
+// A run of one token has no time between tokens.
+std::string itl_text(const engine::Generation& generation, double percent) {
+    if (generation.itl_ms.empty()) return "-";
+    return fmt::format("{:.2f} ms", percentile(generation.itl_ms, percent));
+}
+
+// One sequence goes from the source into the session layer by layer, and from there to the sink: memory holds its KV
+// once. Several are read first, as nothing may be printed before the source has confirmed all of them.
 class DecodeRun {
 public:
-    DecodeRun(Tool& tool, const DecodeOptions& options, const LoadedModel& loaded, kv::State state)
-        : tool_(tool), options_(options), loaded_(loaded), state_(std::move(state)) {}
+    DecodeRun(Tool& tool, const DecodeOptions& options, const LoadedModel& loaded, kv::Source& source)
+        : tool_(tool), options_(options), loaded_(loaded), source_(source), header_(source.header()) {}
 
     Status run() {
-        HETERO_TRY(const kernels::DType dtype, resident_dtype(options_.kv_dtype, &state_.header));
+        HETERO_TRY(const kernels::DType dtype, resident_dtype(options_.kv_dtype, &header_));
         std::uint64_t capacity = 1;
         HETERO_CHECK(read_prompt());
-        for (const kv::Sequence& sequence : state_.header.sequences) {
+        for (const kv::Sequence& sequence : header_.sequences) {
             const std::uint64_t longest = std::max<std::uint64_t>(sequence.tokens.size(), prompt_.size());
             capacity = std::max(capacity, longest + options_.generate.max_tokens + 1);
         }
@@ -61,33 +70,111 @@ public:
         const engine::Options engine_options{static_cast<int>(options_.model.threads), dtype,
                                              static_cast<std::uint32_t>(options_.chunk_tokens)};
         HETERO_TRY(session_, engine::Session::create(loaded_.model, engine_options, capacity));
-        continued_.header = make_header(loaded_.identity, dtype);
-        continued_.header.provenance = state_.header.provenance;
-        continued_.header.provenance.push_back(tool_.provenance(fmt::format(
-            "decode n={} kv_dtype={}", options_.generate.max_tokens, continued_.header.k_schemes.front().codec)));
-        for (std::size_t i = 0; i < state_.header.sequences.size(); ++i) HETERO_CHECK(run_sequence(i));
+        continued_ = make_header(loaded_.identity, dtype);
+        continued_.provenance = header_.provenance;
+        continued_.provenance.push_back(tool_.provenance(
+            fmt::format("decode n={} kv_dtype={}", options_.generate.max_tokens, continued_.k_schemes.front().codec)));
+        if (header_.sequences.size() > 1) HETERO_CHECK(read_all());
+        for (std::size_t i = 0; i < header_.sequences.size(); ++i) HETERO_CHECK(run_sequence(i));
         return {};
     }
 
-    [[nodiscard]] const kv::State& continued() const noexcept { return continued_; }
+    // All checks, and no token: reads the state to its end.
+    Status dry_run() {
+        HETERO_CHECK(read_prompt());
+        for (const kv::Sequence& held : header_.sequences) {
+            if (!prompt_.empty()) {
+                if (auto status = check_belongs(held.tokens, prompt_); !status) {
+                    return fail_with(status.error(), options_.input);
+                }
+            }
+            const std::size_t n_prompt = prompt_.empty() ? held.tokens.size() : prompt_.size();
+            tool_.report()["sequences"].push_back({{"id", held.id}, {"n_prompt_tokens", n_prompt}});
+        }
+        const Clock::time_point start = Clock::now();
+        HETERO_CHECK(copy_state(source_, *discarding_sink()));
+        read_ms_ = milliseconds(Clock::now() - start);
+        tool_.note("dry run: {} sequences, KV {} bytes", header_.sequences.size(), header_.payload_bytes());
+        return {};
+    }
+
+    // The continued state; the last sequence's KV comes from the session. Once, after run().
+    Status write(kv::Sink& sink) {
+        const auto write_layers = [&]() -> Status {
+            HETERO_CHECK(sink.begin(continued_));
+            for (std::vector<kv::Layer>& layers : finished_) {
+                for (const kv::Layer& layer : layers) HETERO_CHECK(sink.write_layer(layer));
+                layers = {};
+            }
+            for (std::uint32_t i = 0; i < loaded_.identity.n_layers; ++i) {
+                HETERO_TRY(const kv::Layer layer, session_->export_layer(i));
+                HETERO_CHECK(sink.write_layer(layer));
+            }
+            return sink.commit();
+        };
+        Status status = write_layers();
+        if (!status) sink.abort(status.error());
+        return status;
+    }
+
+    [[nodiscard]] double read_ms() const noexcept { return read_ms_; }
 
 private:
     // The prompt is read the way the state's own was, so that equal text gives equal tokens.
     Status read_prompt() {
         if (!has_prompt(options_.prompt)) return {};
         PromptOptions how = options_.prompt;
-        how.special = how.special || state_.header.sequences.front().special_parsed;
+        how.special = how.special || header_.sequences.front().special_parsed;
         HETERO_TRY(auto prompts, read_prompts(how, loaded_));
         prompt_ = std::move(prompts.front().tokens);
         return check_tokens(prompt_, loaded_.identity);
     }
 
-    Status run_sequence(std::size_t index) {
-        const kv::Sequence& held = state_.header.sequences[index];
-        const bool same_prompt = prompt_.empty() || prompt_ == held.tokens;
+    Status read_all() {
         const Clock::time_point start = Clock::now();
-        HETERO_CHECK(import_sequence(*session_, state_, index));
-        state_.layers[index] = {};
+        for (std::size_t i = 0; i < header_.sequences.size(); ++i) {
+            std::vector<kv::Layer>& layers = held_.emplace_back();
+            for (std::uint32_t layer = 0; layer < header_.identity.n_layers; ++layer) {
+                HETERO_TRY(auto value, source_.read_layer());
+                layers.push_back(std::move(value));
+            }
+        }
+        HETERO_CHECK(source_.finish());
+        read_ms_ += milliseconds(Clock::now() - start);
+        return {};
+    }
+
+    // Puts a sequence into the session; when this returns, the source has confirmed it. Returns the time that took
+    // without reading.
+    Result<double> import(std::size_t index) {
+        const std::uint64_t n_tokens = header_.sequences[index].tokens.size();
+        Clock::duration importing{};
+        for (std::uint32_t i = 0; i < header_.identity.n_layers; ++i) {
+            const Clock::time_point start = Clock::now();
+            kv::Layer layer;
+            if (held_.empty()) {
+                HETERO_TRY(layer, source_.read_layer());
+            } else {
+                layer = std::move(held_[index][i]);
+            }
+            const Clock::time_point there = Clock::now();
+            HETERO_CHECK(session_->import_layer(header_, i, layer, n_tokens));
+            importing += Clock::now() - there;
+            if (held_.empty()) read_ms_ += milliseconds(there - start);
+        }
+        if (held_.empty()) {
+            const Clock::time_point start = Clock::now();
+            HETERO_CHECK(source_.finish());
+            read_ms_ += milliseconds(Clock::now() - start);
+        }
+        return milliseconds(importing);
+    }
+
+    Status run_sequence(std::size_t index) {
+        const kv::Sequence& held = header_.sequences[index];
+        const bool same_prompt = prompt_.empty() || prompt_ == held.tokens;
+        HETERO_TRY(double import_ms, import(index));
+        const Clock::time_point start = Clock::now();
         std::vector<TokenId> tokens = prompt_.empty() ? held.tokens : prompt_;
         const TokenId pending = same_prompt ? held.pending_token : -1;
         std::vector<float> logits = held.logits;
@@ -96,26 +183,27 @@ private:
             if (!extended) return fail_with(extended.error(), options_.input);
             logits = std::move(*extended);
         }
-        const double import_ms = milliseconds(Clock::now() - start);
+        import_ms += milliseconds(Clock::now() - start);
         const std::size_t n_prompt = tokens.size();
-        const bool stream = !tool_.json() && options_.output != "-";
+        // Texts of several sequences on one stdout could not be told apart.
+        const bool stream = !tool_.json() && options_.output != "-" && header_.sequences.size() == 1;
         HETERO_TRY(
             const engine::Generation generation,
             engine::generate(*session_, *loaded_.tokenizer, tokens, logits, pending, options_.generate,
                              [&](std::string_view text) -> Status { return stream ? tool_.print(text) : Status{}; }));
         if (stream && isatty(STDOUT_FILENO) == 1) HETERO_CHECK(tool_.print("\n"));
         tool_.report()["sequences"].push_back(describe(held.id, n_prompt, generation, import_ms));
-        tool_.note("sequence {}: {} tokens, {}; TTFT {:.1f} ms, ITL p50 {:.2f} ms, p99 {:.2f} ms", held.id,
+        tool_.note("sequence {}: {} tokens, {}; TTFT {:.1f} ms, ITL p50 {}, p99 {}", held.id,
                    generation.token_ids.size(), engine::finish_reason_name(generation.reason),
-                   import_ms + generation.ttft_ms, percentile(generation.itl_ms, 50),
-                   percentile(generation.itl_ms, 99));
-        if (!options_.output.empty()) HETERO_CHECK(keep(held, std::move(tokens), generation, std::move(logits)));
-        return {};
+                   import_ms + generation.ttft_ms, itl_text(generation, 50), itl_text(generation, 99));
+        if (options_.output.empty()) return {};
+        return keep(index, std::move(tokens), generation, std::move(logits));
     }
 
     // What the session holds now, and the token that was chosen but not fed.
-    Status keep(const kv::Sequence& held, std::vector<TokenId> tokens, const engine::Generation& generation,
+    Status keep(std::size_t index, std::vector<TokenId> tokens, const engine::Generation& generation,
                 std::vector<float> logits) {
+        const kv::Sequence& held = header_.sequences[index];
         kv::Sequence sequence;
         sequence.id = held.id;
         sequence.special_parsed = held.special_parsed;
@@ -123,11 +211,11 @@ private:
         tokens.resize(session_->position());
         sequence.tokens = std::move(tokens);
         if (generation.token_ids.empty()) {
-            sequence.pending_token = held.pending_token;
             sequence.logits = std::move(logits);
         }
-        continued_.header.sequences.push_back(std::move(sequence));
-        std::vector<kv::Layer>& layers = continued_.layers.emplace_back();
+        continued_.sequences.push_back(std::move(sequence));
+        if (index + 1 == header_.sequences.size()) return {};
+        std::vector<kv::Layer>& layers = finished_.emplace_back();
         for (std::uint32_t i = 0; i < loaded_.identity.n_layers; ++i) {
             HETERO_TRY(auto layer, session_->export_layer(i));
             layers.push_back(std::move(layer));
@@ -138,17 +226,20 @@ private:
     Tool& tool_;
     const DecodeOptions& options_;
     const LoadedModel& loaded_;
-    kv::State state_, continued_;
+    kv::Source& source_;
+    const kv::Header& header_;                             // of source_
+    std::vector<std::vector<kv::Layer>> held_, finished_;  // [sequence][layer]: read, to be written (but the last)
+    kv::Header continued_;
     std::vector<TokenId> prompt_;  // empty: none given
+    double read_ms_ = 0;
     std::unique_ptr<engine::Session> session_;
 };
 
 // Text of several sequences on one stdout could not be told apart.
 Status check_choice(const Tool& tool, const DecodeOptions& options, const kv::Header& header) {
-    const std::size_t chosen = options.sequences.empty() ? header.sequences.size() : options.sequences.size();
-    if (chosen == 1) return {};
+    if (header.sequences.size() == 1) return {};
     if (has_prompt(options.prompt)) {
-        return fail(Errc::usage, "a prompt belongs to one sequence: choose it with --sequence (the state has {})",
+        return fail(Errc::usage, "a prompt belongs to one sequence: choose one with --sequence ({} are left)",
                     header.sequences.size());
     }
     if (tool.json() || !options.output.empty()) return {};
@@ -159,33 +250,33 @@ Status check_choice(const Tool& tool, const DecodeOptions& options, const kv::He
 }  // namespace
 
 Status run_decode(Tool& tool, const DecodeOptions& options) {
-    HETERO_TRY(const Endpoints endpoints, prepare_endpoints(tool, {options.input}, {options.output}, options.transfer));
+    Files others{prompt_files(options.prompt), {}};
+    others.read.push_back(options.model.path);
+    HETERO_TRY(const Endpoints endpoints,
+               prepare_endpoints(tool, {options.input}, {options.output}, options.transfer, std::move(others)));
     HETERO_TRY(const LoadedModel loaded, load_model(options.model));
     if (!loaded.tokenizer) return fail(Errc::bad_input, "{} has no tokenizer", options.model.path);
-    const Clock::time_point start = Clock::now();
-    transport::TransportOptions transfer = options.transfer.transport();
+    transport::TransportOptions transfer = options.transfer.transport(tool);
     transfer.expected_identity = loaded.identity;
-    HETERO_TRY(auto source, transport::open_source(endpoints.inputs.front(), transfer));
-    const kv::Identity& identity = source->header().identity;
-    HETERO_CHECK(check_identity(loaded.identity, options.model.path, identity, source->name()));
+    HETERO_TRY(auto opened, open_source(tool, endpoints.inputs.front(), transfer, "read"));
+    const kv::Identity& identity = opened.source->header().identity;
+    HETERO_CHECK(check_identity(loaded.identity, options.model.path, identity, opened.source->name()));
+    report_weights(tool, opened.source->name(), identity, loaded.identity);
+    HETERO_TRY(const auto source, select_sequences(std::move(opened.source), options.sequences));
     HETERO_CHECK(check_choice(tool, options, source->header()));
-    if (identity.weights_digest != loaded.identity.weights_digest) {
-        tool.note("the state was made with another precision of these weights");
-    }
-    HETERO_TRY(auto state, read_sequences(*source, options.sequences));
 
     Json& report = tool.report();
     report["model"] = loaded.identity.model_id;
     report["load_ms"] = number(loaded.load_ms);
-    report["read_ms"] = number(milliseconds(Clock::now() - start));
+    report["read_ms"] = nullptr;  // known later; the order is that of the manual
     report["kv_bytes"] = source->header().payload_bytes();
-    DecodeRun run(tool, options, loaded, std::move(state));
-    HETERO_CHECK(run.run());
-    if (endpoints.outputs.empty()) return {};
-    HETERO_TRY(auto sink, transport::open_sink(endpoints.outputs.front(), options.transfer.transport()));
-    auto written = kv::write_all(run.continued(), *sink);
-    if (!written) sink->abort(written.error());
-    return written;
+    DecodeRun run(tool, options, loaded, *source);
+    if (options.transfer.dry_run) report["dry_run"] = true;
+    HETERO_CHECK(options.transfer.dry_run ? run.dry_run() : run.run());
+    report["read_ms"] = number(opened.seconds * 1e3 + run.read_ms());
+    if (endpoints.outputs.empty() || options.transfer.dry_run) return {};
+    HETERO_TRY(auto sink, transport::open_sink(endpoints.outputs.front(), options.transfer.transport(tool)));
+    return run.write(*sink);
 }
 
 }  // namespace hetero::tool

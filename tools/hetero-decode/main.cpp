@@ -1,6 +1,7 @@
 // hetero-decode: continues the sequences of a KV state.
 #include <limits>
 
+#include "common/sources.h"
 #include "decode.h"
 
 using namespace hetero;
@@ -31,7 +32,7 @@ int main(int argc, char** argv) {
     table.positional("KV", &options.input, true, "the state: a file, - (stdin) or mpi:RANK");
     table.text("-o,--output", "KV", &options.output, "write the continued state: a file, - (then no text) or mpi:RANK")
         .completion = Completion::file;
-    table.texts("--sequence", "ID", &options.sequences, "continue this sequence only; may be repeated");
+    add_sequence_option(table, options.sequences, "continue");
 
     table.heading("Prompt that the state must belong to");
     add_prompt_options(table, options.prompt, PromptForms::text_and_tokens);
@@ -65,7 +66,8 @@ int main(int argc, char** argv) {
         .setting = true;
 
     table.heading("Running");
-    add_transfer_options(table, options.transfer, true);
+    add_dry_run_option(table, options.transfer, "check everything, read the state, generate nothing");
+    add_transfer_options(table, options.transfer);
 
     return tool.run(argc, argv, [&]() -> Status {
         HETERO_CHECK(check_usage(options));

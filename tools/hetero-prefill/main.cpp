@@ -19,15 +19,13 @@ Status check_usage(const PrefillOptions& options) {
     if (!has_prompt(options.prompt)) {
         return fail(Errc::usage, "no prompt: give one of --prompt, --file, --tokens, --jsonl");
     }
-    if (options.output.empty() && !options.dry_run) return fail(Errc::usage, "no output: give an endpoint with -o");
+    if (options.output.empty() && !options.transfer.dry_run)
+        return fail(Errc::usage, "no output: give an endpoint with -o");
     if ((options.logits == "all") != !options.logits_out.empty()) {
         return fail(Errc::usage, "--logits all and --logits-out FILE belong together");
     }
     if (options.logits == "all" && !options.prefix.empty()) {
         return fail(Errc::usage, "--logits all needs every position computed: it cannot be used with --prefix");
-    }
-    if (options.dry_run && (options.output.starts_with("mpi:") || options.prefix.starts_with("mpi:"))) {
-        return fail(Errc::usage, "--dry-run moves nothing: it cannot be used with an mpi: endpoint");
     }
     return {};
 }
@@ -65,8 +63,8 @@ int main(int argc, char** argv) {
         .completion = Completion::file;
     table.text("--score", "FILE", &options.score, "print the perplexity of a text instead").completion =
         Completion::file;
-    table.flag("--dry-run", &options.dry_run, "check everything, report sizes, compute nothing");
-    add_transfer_options(table, options.transfer, true);
+    add_dry_run_option(table, options.transfer, "check everything, report sizes, compute nothing");
+    add_transfer_options(table, options.transfer);
 
     return tool.run(argc, argv, [&]() -> Status {
         HETERO_CHECK(check_usage(options));

@@ -87,8 +87,8 @@ public:
         for (const Job& job : jobs_) total += job.prompt.tokens.size() - job.reused;
         Progress progress(tool_, "prefill", total, "tokens");
         if (!options_.logits_out.empty()) {
-            HETERO_TRY(auto writer, NpyWriter::create(options_.logits_out, total, header.identity.vocab_size,
-                                                      options_.transfer.transport().overwrite));
+            HETERO_TRY(auto writer,
+                       NpyWriter::create(options_.logits_out, total, header.identity.vocab_size, tool_.overwrite()));
             logits_file_.emplace(std::move(writer));
         }
         const Clock::time_point start = Clock::now();
@@ -188,10 +188,12 @@ private:
 }  // namespace
 
 Status run_prefill(Tool& tool, const PrefillOptions& options) {
+    Files others{prompt_files(options.prompt), {options.logits_out}};
+    others.read.push_back(options.model.path);
     HETERO_TRY(const Endpoints endpoints,
-               prepare_endpoints(tool, {options.prefix}, {options.output}, options.transfer));
+               prepare_endpoints(tool, {options.prefix}, {options.output}, options.transfer, std::move(others)));
     if (!options.logits_out.empty()) {
-        HETERO_CHECK(io::check_output_path(options.logits_out, options.transfer.transport().overwrite));
+        HETERO_CHECK(io::check_output_path(options.logits_out, tool.overwrite()));
     }
     HETERO_TRY(const LoadedModel loaded, load_model(options.model));
     HETERO_TRY(auto prompts, read_prompts(options.prompt, loaded));
@@ -206,11 +208,13 @@ Status run_prefill(Tool& tool, const PrefillOptions& options) {
 
     std::optional<kv::State> prefix;
     if (!endpoints.inputs.empty()) {
-        transport::TransportOptions transfer = options.transfer.transport();
+        transport::TransportOptions transfer = options.transfer.transport(tool);
         transfer.expected_identity = loaded.identity;
-        HETERO_TRY(auto source, transport::open_source(endpoints.inputs.front(), transfer));
+        HETERO_TRY(const auto opened, open_source(tool, endpoints.inputs.front(), transfer, "prefix"));
+        const auto& source = opened.source;
         HETERO_CHECK(check_identity(loaded.identity, options.model.path, source->header().identity, source->name()));
-        HETERO_TRY(prefix, read_sequences(*source, {}));
+        report_weights(tool, source->name(), source->header().identity, loaded.identity);
+        HETERO_TRY(prefix, kv::read_all(*source));
         for (const kv::Sequence& held : prefix->header.sequences) capacity = std::max(capacity, held.next_position());
     }
     HETERO_TRY(auto jobs, plan_jobs(std::move(prompts), prefix ? &*prefix : nullptr, options.prefix));
@@ -220,10 +224,13 @@ Status run_prefill(Tool& tool, const PrefillOptions& options) {
     if (prefix) header.provenance = prefix->header.provenance;
     header.provenance.push_back(tool.provenance(
         fmt::format("prefill kv_dtype={} chunk={}", header.k_schemes.front().codec, options.chunk_tokens)));
-    if (options.dry_run) {
+    if (options.transfer.dry_run) {
         for (const Job& job : jobs)
             header.sequences.push_back({job.prompt.id, job.prompt.tokens, -1, job.prompt.special_parsed, {}});
+        std::uint64_t n_tokens = 0;
+        for (const Job& job : jobs) n_tokens += job.prompt.tokens.size();
         tool.report()["dry_run"] = true;
+        tool.report()["n_tokens"] = n_tokens;
         tool.report()["kv_bytes"] = header.payload_bytes();
         tool.report()["sequences"] = describe(jobs);
         tool.note("dry run: {} sequences, KV {} bytes {}", jobs.size(), header.payload_bytes(),
@@ -236,7 +243,7 @@ Status run_prefill(Tool& tool, const PrefillOptions& options) {
     HETERO_TRY(auto session, engine::Session::create(loaded.model, engine_options, capacity));
     PrefillRun run(tool, options, std::move(jobs), prefix ? &*prefix : nullptr);
     HETERO_CHECK(run.compute(*session, header));
-    HETERO_TRY(auto sink, transport::open_sink(endpoints.outputs.front(), options.transfer.transport()));
+    HETERO_TRY(auto sink, transport::open_sink(endpoints.outputs.front(), options.transfer.transport(tool)));
     HETERO_CHECK(run.write(*session, header, *sink));
     run.report(header, loaded);
     return {};

@@ -20,7 +20,6 @@ struct PrefillOptions {
     std::string truncate = "off";
     std::string score;
     std::uint64_t chunk_tokens = 256;
-    bool dry_run = false;
 };
 
 Status run_prefill(Tool& tool, const PrefillOptions& options);

@@ -19,6 +19,7 @@ struct ProbeCommand {
 
 Status run_probe(Tool& tool, const ProbeCommand& command) {
     if (tool.json() && command.toml) return fail(Errc::usage, "--json and --toml exclude each other");
+    HETERO_CHECK(tool.check_files({}));
     hw::ProbeOptions options;
     options.measure = !command.quick;
     options.seconds_each = command.seconds_each;

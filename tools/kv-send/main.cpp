@@ -1,7 +1,6 @@
 // kv-send: moves a KV state between endpoints, bit for bit.
-#include <chrono>
-
 #include "common/endpoints.h"
+#include "common/sources.h"
 #include "common/tool.h"
 
 using namespace hetero;
@@ -11,27 +10,39 @@ namespace {
 
 struct SendOptions {
     std::string input, output;
+    std::vector<std::string> sequences;
     TransferOptions transfer;
 };
 
 Status send(Tool& tool, const SendOptions& options) {
-    if (options.output.empty()) return fail(Errc::usage, "no output: give an endpoint with -o");
+    const bool dry_run = options.transfer.dry_run;
+    if (options.output.empty() && !dry_run) return fail(Errc::usage, "no output: give an endpoint with -o");
     HETERO_TRY(const Endpoints endpoints, prepare_endpoints(tool, {options.input}, {options.output}, options.transfer));
-    const auto start = std::chrono::steady_clock::now();
-    HETERO_TRY(auto source, transport::open_source(endpoints.inputs.front(), options.transfer.transport()));
-    HETERO_TRY(auto sink, transport::open_sink(endpoints.outputs.front(), options.transfer.transport()));
-    HETERO_CHECK(copy_state(*source, *sink));
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    HETERO_TRY(auto opened, open_source(tool, endpoints.inputs.front(), options.transfer.transport(tool), "send"));
+    HETERO_TRY(const auto source, select_sequences(std::move(opened.source), options.sequences));
+    std::unique_ptr<kv::Sink> sink = discarding_sink();
+    if (!dry_run) {
+        HETERO_TRY(sink, transport::open_sink(endpoints.outputs.front(), options.transfer.transport(tool)));
+    }
+    HETERO_TRY(const double copy_seconds, copy_state(*source, *sink));
+    const double seconds = opened.seconds + copy_seconds;
 
     const std::uint64_t bytes = source->header().payload_bytes();
     const double rate = static_cast<double>(bytes) / seconds / 1e9;
     Json& report = tool.report();
     report["from"] = transport::to_string(endpoints.inputs.front());
-    report["to"] = transport::to_string(endpoints.outputs.front());
+    report["to"] = endpoints.outputs.empty() ? Json(nullptr) : Json(transport::to_string(endpoints.outputs.front()));
+    if (dry_run) report["dry_run"] = true;
     report["sequences"] = source->header().sequences.size();
     report["bytes"] = bytes;
-    report["seconds"] = number(seconds);
-    report["gb_per_s"] = number(rate);
+    report["seconds"] = dry_run ? Json(nullptr) : number(seconds);
+    report["gb_per_s"] = dry_run ? Json(nullptr) : number(rate);
+    // What only a measurement of the bare transport could tell.
+    for (const char* name : {"raw_gb_per_s", "ratio", "latency_us_p50", "latency_us_p99"}) report[name] = nullptr;
+    if (dry_run) {
+        tool.note("dry run: {} bytes", bytes);
+        return {};
+    }
     tool.note("{} bytes in {:.4f} s, {:.3f} GB/s", bytes, seconds, rate);
     return {};
 }
@@ -46,7 +57,9 @@ int main(int argc, char** argv) {
     table.positional("IN", &options.input, true, "the state: a file, - (stdin) or mpi:RANK");
     table.text("-o,--output", "OUT", &options.output, "where it goes: a file, - (stdout) or mpi:RANK").completion =
         Completion::file;
+    add_sequence_option(table, options.sequences, "send");
     table.heading("Transfer");
-    add_transfer_options(table, options.transfer, true);
+    add_dry_run_option(table, options.transfer, "read and check the state, move nothing");
+    add_transfer_options(table, options.transfer);
     return tool.run(argc, argv, [&] { return send(tool, options); });
 }

@@ -4,6 +4,7 @@
 #include "base/statistics.h"
 #include "common/kv_session.h"
 #include "common/prompts.h"
+#include "engine/probability.h"
 #include "verify.h"
 
 namespace hetero::tool {
@@ -19,18 +20,14 @@ Result<std::unique_ptr<Session>> make_session(const LoadedModel& loaded, const V
     return Session::create(loaded.model, engine_options, capacity);
 }
 
-TokenId greedy(const std::vector<float>& logits) {
-    return static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
-}
-
 // What follows the sequence: the stored choice, or that of the logits at its last position.
 Result<TokenId> first_token(Session& session, const kv::State& state, std::size_t index) {
     const kv::Sequence& sequence = state.header.sequences[index];
     if (sequence.pending_token >= 0) return sequence.pending_token;
-    if (!sequence.logits.empty()) return greedy(sequence.logits);
+    if (!sequence.logits.empty()) return engine::argmax(sequence.logits);
     HETERO_TRY(const auto logits, extend_to(session, sequence.tokens, {}, sequence.tokens));
     HETERO_CHECK(import_sequence(session, state, index));  // the last token's KV as it was stored
-    return greedy(logits);
+    return engine::argmax(logits);
 }
 
 Result<std::vector<TokenId>> forced_tokens(const LoadedModel& loaded, const VerifyOptions& options) {
@@ -43,6 +40,9 @@ Result<std::vector<TokenId>> forced_tokens(const LoadedModel& loaded, const Veri
                     options.steps);
     }
     tokens.resize(options.steps);
+    if (auto status = check_vocabulary(tokens, loaded.identity); !status) {
+        return fail_with(status.error(), options.text);
+    }
     return tokens;
 }
 
@@ -120,7 +120,7 @@ Result<Drift> noise_floor(const LoadedModel& loaded, const VerifyOptions& option
         HETERO_TRY(auto full, make_session(loaded, options, kernels::DType::f32, capacity));
         HETERO_TRY(const auto logits, extend_to(*half, {}, {}, sequence.tokens));
         HETERO_TRY([[maybe_unused]] const auto other, extend_to(*full, {}, {}, sequence.tokens));
-        const TokenId first = sequence.pending_token >= 0 ? sequence.pending_token : greedy(logits);
+        const TokenId first = sequence.pending_token >= 0 ? sequence.pending_token : engine::argmax(logits);
         HETERO_TRY(const auto steps, engine::measure_drift(*half, *full, forced, first, options.steps));
         append(drift, sequence.id, steps);
     }

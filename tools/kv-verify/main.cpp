@@ -1,5 +1,6 @@
 // kv-verify: checks that a KV state is whole, or that two are near enough to each other.
 #include "base/units.h"
+#include "common/sources.h"
 #include "verify.h"
 
 using namespace hetero;
@@ -23,19 +24,29 @@ Status assign_floor(std::string& floor, std::string_view text) {
     return {};
 }
 
-Status check_usage(const VerifyOptions& options) {
-    const bool has_model = !options.model.path.empty();
+// The command line says which check is meant; settings from elsewhere that do not belong to it are ignored.
+Status check_usage(VerifyOptions& options, const OptionTable& table) {
+    bool asks_for_drift = false;
+    for (const char* name : {"model", "steps", "text", "floor"}) asks_for_drift |= table.on_command_line(name);
     if (options.b.empty()) {
-        if (has_model || options.strict || !options.metric.empty() || !options.gate.empty()) {
+        if (asks_for_drift || table.on_command_line("strict") || table.on_command_line("metric") ||
+            table.on_command_line("gate")) {
             return fail(Errc::usage, "comparing needs two states: give B");
         }
+        options.model.path.clear();
         return {};
     }
     if (!options.epsilon) return fail(Errc::usage, "no bound: give one with --epsilon");
-    if (!has_model && (options.metric == "prob" || !options.text.empty() || options.floor != "off")) {
+    asks_for_drift |= options.metric == "prob";
+    if (!asks_for_drift) options.model.path.clear();
+    if (asks_for_drift && options.model.path.empty()) {
         return fail(Errc::usage, "probabilities need a model: give one with -m");
     }
-    if (options.strict && options.gate == "p99") return fail(Errc::usage, "--strict gates on the maximum, not on p99");
+    if (options.strict && options.gate == "p99") {
+        const Origin strict = table.origin("strict"), gate = table.origin("gate");
+        if (strict == gate) return fail(Errc::usage, "--strict gates on the maximum, not on p99");
+        options.strict = strict > gate;
+    }
     return {};
 }
 
@@ -48,6 +59,8 @@ int main(int argc, char** argv) {
     table.heading("States");
     table.positional("A", &options.a, true, "the state, or the reference: a file, - (stdin) or mpi:RANK");
     table.positional("B", &options.b, false, "the state to compare with it");
+
+    add_sequence_option(table, options.sequences, "check");
 
     table.heading("Bound");
     table
@@ -77,10 +90,10 @@ int main(int argc, char** argv) {
         .setting = true;
 
     table.heading("Running");
-    add_transfer_options(table, options.transfer, false);
+    add_transfer_options(table, options.transfer);
     return tool.run(argc, argv, [&]() -> Status {
-        HETERO_CHECK(check_usage(options));
-        if (!options.model.path.empty() && !options.b.empty()) HETERO_CHECK(check_device(tool, options.model));
+        HETERO_CHECK(check_usage(options, table));
+        if (!options.model.path.empty()) HETERO_CHECK(check_device(tool, options.model));
         return run_verify(tool, options);
     });
 }

@@ -1,23 +1,22 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/printable.h"
 #include "verify.h"
 
 namespace hetero::tool {
 namespace {
 
-const char* part_letter(kv::PartId part) { return part == kv::PartId::k ? "K" : "V"; }
-
 Json place_json(const kv::Location& place) {
-    return {{"sequence", place.sequence}, {"layer", place.layer}, {"part", part_letter(place.part)},
+    return {{"sequence", place.sequence}, {"layer", place.layer}, {"part", kv::part_name(place.part)},
             {"token", place.token},       {"head", place.head},   {"dim", place.dim}};
 }
 
 }  // namespace
 
 std::string to_text(const kv::Location& place) {
-    return fmt::format("sequence {}, layer {}, {}, token {}, head {}, dim {}", place.sequence, place.layer,
-                       part_letter(place.part), place.token, place.head, place.dim);
+    return fmt::format("sequence {}, layer {}, {}, token {}, head {}, dim {}", printable(place.sequence), place.layer,
+                       kv::part_name(place.part), place.token, place.head, place.dim);
 }
 
 Json to_json(const kv::Comparison& comparison) {
@@ -37,7 +36,7 @@ Json to_json(const kv::Comparison& comparison) {
     for (const kv::PartDifference& part : comparison.parts) {
         parts.push_back({{"sequence", part.sequence},
                          {"layer", part.layer},
-                         {"part", part_letter(part.part)},
+                         {"part", kv::part_name(part.part)},
                          {"bit_equal", part.bit_equal},
                          {"max_abs", number(part.max_abs)},
                          {"mean_abs", number(part.mean_abs)},
@@ -50,15 +49,16 @@ Json to_json(const kv::Comparison& comparison) {
 std::string to_text(const kv::Comparison& comparison, bool per_layer) {
     std::string text;
     for (const kv::Mismatch& one : comparison.mismatches) {
-        text += fmt::format("mismatch   {}: {} in A, {} in B\n", one.field, one.left, one.right);
+        text += fmt::format("mismatch   {}: {} in A, {} in B\n", printable(one.field), printable(one.left),
+                            printable(one.right));
     }
     if (per_layer) {
         text += fmt::format("{:<10} {:>5} {:>4} {:>12} {:>12} {:>12} {:>10}  {}\n", "sequence", "layer", "part",
                             "max |d|", "mean |d|", "rel L2", "cosine", "bits");
         for (const kv::PartDifference& part : comparison.parts) {
-            text += fmt::format("{:<10} {:>5} {:>4} {:>12.5g} {:>12.5g} {:>12.5g} {:>10.7f}  {}\n", part.sequence,
-                                part.layer, part_letter(part.part), part.max_abs, part.mean_abs, part.relative_l2,
-                                part.cosine, part.bit_equal ? "equal" : "differ");
+            text += fmt::format("{:<10} {:>5} {:>4} {:>12.5g} {:>12.5g} {:>12.5g} {:>10.7f}  {}\n",
+                                printable(part.sequence), part.layer, kv::part_name(part.part), part.max_abs,
+                                part.mean_abs, part.relative_l2, part.cosine, part.bit_equal ? "equal" : "differ");
         }
     }
     if (comparison.first_nonfinite) {
@@ -72,7 +72,15 @@ std::string to_text(const kv::Comparison& comparison, bool per_layer) {
     return text;
 }
 
-void add_to_report(Json& report, const Drift& drift) {
+void add_to_report(Json& report, const std::optional<Drift>& measured) {
+    if (!measured) {
+        for (const char* name :
+             {"steps", "max_abs_dp", "p99_abs_dp", "kl_mean", "kl_max", "max_abs_dlogit", "top1", "worst_step"}) {
+            report[name] = nullptr;
+        }
+        return;
+    }
+    const Drift& drift = *measured;
     report["steps"] = drift.steps.size();
     report["max_abs_dp"] = number(drift.max_abs_dp);
     report["p99_abs_dp"] = number(drift.p99_abs_dp);

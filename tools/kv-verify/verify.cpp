@@ -5,6 +5,7 @@
 
 #include "base/units.h"
 #include "common/kv_session.h"
+#include "common/sources.h"
 #include "kv/convert.h"
 
 namespace hetero::tool {
@@ -22,15 +23,8 @@ Status verify_alone(Tool& tool, kv::Source& source) {
                 HETERO_TRY(const auto values, kv::decode_part(header, layer.part(id), sequence.tokens.size(), id));
                 for (std::size_t at = 0; at < values.size(); ++at) {
                     if (std::isfinite(values[at])) continue;
-                    const std::uint32_t dim =
-                        id == kv::PartId::k ? header.identity.head_dim_k : header.identity.head_dim_v;
-                    const kv::Location place{sequence.id,
-                                             i,
-                                             id,
-                                             at / dim / header.identity.n_kv_heads,
-                                             static_cast<std::uint32_t>(at / dim % header.identity.n_kv_heads),
-                                             static_cast<std::uint32_t>(at % dim)};
-                    return fail(Errc::bad_input, "{}: {} at {}", source.name(), values[at], to_text(place));
+                    return fail(Errc::bad_input, "{}: {} at {}", source.name(), values[at],
+                                to_text(kv::locate(header.identity, sequence.id, i, id, at)));
                 }
             }
         }
@@ -58,10 +52,8 @@ public:
     Status run(kv::Source& a, kv::Source& b) {
         HETERO_CHECK(loaded_ == nullptr ? compare_elements(a, b) : compare_with_model(a, b));
         Json& report = tool_.report();
-        const std::string metric = !options_.metric.empty() ? options_.metric : loaded_ != nullptr ? "prob" : "elem";
-        if (metric == "prob" && !drift_ && comparison_.mismatches.empty()) {
-            return fail(Errc::internal, "no drift was measured");
-        }
+        // No drift without a model, nor between states that cannot be decoded alike.
+        const std::string metric = !drift_ ? "elem" : options_.metric.empty() ? "prob" : options_.metric;
         const Status verdict = judge(metric);
         report["pass"] = verdict.has_value();
         report["metric"] = metric;
@@ -71,7 +63,8 @@ public:
         report["gate_n"] = gate_n_;
         report["max_stands_in_for_p99"] = gate_.max_stands_in;
         report["floor"] = floor_ ? number(*floor_) : Json(nullptr);
-        if (drift_) add_to_report(report, *drift_);
+        add_to_report(report, drift_);
+        report_weights(tool_, "A and B", a.header().identity, b.header().identity);
         report.update(to_json(comparison_));
         tool_.report_is_complete();
         if (!tool_.json()) HETERO_CHECK(tool_.print(text(metric, verdict.has_value())));
@@ -89,8 +82,8 @@ private:
         if (same) {
             HETERO_CHECK(check_identity(loaded_->identity, options_.model.path, a.header().identity, a.name()));
         }
-        HETERO_TRY(auto read_a, read_sequences(a, {}));
-        HETERO_TRY(auto read_b, read_sequences(b, {}));
+        HETERO_TRY(auto read_a, kv::read_all(a));
+        HETERO_TRY(auto read_b, kv::read_all(b));
         const auto state_a = std::make_shared<const kv::State>(std::move(read_a));
         const auto state_b = std::make_shared<const kv::State>(std::move(read_b));
         const auto source_a = kv::memory_source(state_a, a.name());
@@ -118,7 +111,7 @@ private:
         const double epsilon = *options_.epsilon;
         std::uint64_t elements = 0;
         for (const kv::PartDifference& part : comparison_.parts) elements += part.elements;
-        const bool elem = metric == "elem" || !drift_;
+        const bool elem = metric == "elem";
         if (elem) {
             const std::string gate = options_.strict || options_.gate.empty() ? "max" : options_.gate;
             gate_n_ = elements;
@@ -180,14 +173,19 @@ private:
 }  // namespace
 
 Status run_verify(Tool& tool, const VerifyOptions& options) {
-    HETERO_TRY(const Endpoints endpoints, prepare_endpoints(tool, {options.a, options.b}, {}, options.transfer));
+    HETERO_TRY(const Endpoints endpoints, prepare_endpoints(tool, {options.a, options.b}, {}, options.transfer,
+                                                            {{options.model.path, options.text}, {}}));
     std::optional<LoadedModel> loaded;
     if (!options.model.path.empty()) {
         HETERO_TRY(loaded, load_model(options.model));
     }
-    HETERO_TRY(auto a, transport::open_source(endpoints.inputs[0], options.transfer.transport()));
+    const auto open = [&](std::size_t i, const char* label) -> Result<std::unique_ptr<kv::Source>> {
+        HETERO_TRY(auto opened, open_source(tool, endpoints.inputs[i], options.transfer.transport(tool), label));
+        return select_sequences(std::move(opened.source), options.sequences);
+    };
+    HETERO_TRY(const auto a, open(0, "verify"));
     if (endpoints.inputs.size() == 1) return verify_alone(tool, *a);
-    HETERO_TRY(auto b, transport::open_source(endpoints.inputs[1], options.transfer.transport()));
+    HETERO_TRY(const auto b, open(1, "B"));
     return Comparator(tool, options, loaded ? &*loaded : nullptr).run(*a, *b);
 }
 

@@ -15,6 +15,7 @@ namespace hetero::tool {
 
 struct VerifyOptions {
     std::string a, b;
+    std::vector<std::string> sequences;  // empty: all
     std::optional<double> epsilon;
     std::string metric, gate;  // empty: as the comparison asks for
     bool strict = false, allow_equal_nan = false;
@@ -52,7 +53,7 @@ struct Gate {
 [[nodiscard]] std::string to_text(const kv::Location& place);
 [[nodiscard]] Json to_json(const kv::Comparison& comparison);
 [[nodiscard]] std::string to_text(const kv::Comparison& comparison, bool per_layer);
-void add_to_report(Json& report, const Drift& drift);
+void add_to_report(Json& report, const std::optional<Drift>& drift);  // null where none was measured
 [[nodiscard]] std::string to_text(const Drift& drift);
 
 }  // namespace hetero::tool

@@ -128,6 +128,28 @@ TEST_CASE("scoring: windows do not overlap, and their first token is not scored"
     CHECK(score.perplexity() == doctest::Approx(std::exp(sum / 21)).epsilon(1e-3));
 }
 
+TEST_CASE("scoring with BOS: it begins every window, and every token is scored") {
+    std::vector<TokenId> text;
+    for (int i = 0; i < 17; ++i) text.push_back((i * 97 + 13) % 512);
+    constexpr TokenId bos = 1;
+    const auto session = make_session(tiny_model(), 10, DType::f32);
+    const auto score = must(engine::score(*session, text, 9, {}, bos));
+    REQUIRE(score.scored == 17);
+    std::size_t at = 0;
+    for (std::size_t begin = 0; begin < text.size(); begin += 8) {
+        const auto reference = make_session(tiny_model(), 10, DType::f32);
+        TokenId fed = bos;
+        for (std::size_t i = begin; i < std::min(begin + 8, text.size()); ++i, ++at) {
+            const auto logits = must(reference->decode(fed));
+            fed = text[i];
+            const double nll = must(engine::log_sum_exp(logits)) - logits[static_cast<std::size_t>(fed)];
+            CHECK(score.token_nll[at] == doctest::Approx(nll).epsilon(1e-4));
+        }
+    }
+    CHECK(at == 17);
+    CHECK(must(engine::score(*session, std::vector<TokenId>{5}, 8, {}, bos)).scored == 1);
+}
+
 TEST_CASE("texts and windows that cannot be scored are refused") {
     const auto session = make_session(tiny_model(), 10);
     CHECK(error_of(engine::score(*session, std::vector<TokenId>{1})).code == Errc::usage);

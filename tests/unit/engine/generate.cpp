@@ -192,6 +192,22 @@ TEST_CASE("an end-of-text token ends the run; it shows only where special tokens
     CHECK(out.generation.token_ids.front() == eos);
 }
 
+TEST_CASE("a run that had come to its end is not gone on with, unless end-of-text is ignored") {
+    const auto session = make_session(tiny_model(), 64);
+    const auto logits = prefill(*session, prompt);
+    const TokenId eos = tiny_tokenizer()->eos().front();
+    GenerateOptions options = options_of(3);
+    options.ignore_eos = false;
+    Outcome out = run(*session, prompt, logits, eos, options);
+    CHECK(out.generation.reason == FinishReason::eos);
+    CHECK(out.generation.token_ids.empty());
+    CHECK(out.generation.pending_token == eos);
+    CHECK(session->position() == prompt.size());
+    options.ignore_eos = true;
+    out = run(*session, prompt, logits, eos, options);
+    CHECK(out.generation.token_ids.size() == 3);
+}
+
 TEST_CASE("errors of the caller and of the reader end the run") {
     const auto session = make_session(tiny_model(), 64);
     const auto logits = prefill(*session, prompt);

@@ -101,7 +101,7 @@ TEST_CASE("this machine without measuring: reasons, and the same content as TOML
 }
 
 TEST_CASE("measured rates are there and positive, for every type that runs") {
-    const Folder folder;
+    const TempDir folder;
     hw::ProbeOptions options;
     options.seconds_each = 0.02;
     options.threads = 2;

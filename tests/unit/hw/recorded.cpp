@@ -5,7 +5,7 @@ using namespace hetero;
 using namespace hetero::test;
 
 TEST_CASE("cgroup v2: the tightest limit on the way up counts") {
-    const Folder root;
+    const Recording root;
     write_host(root);
     root.write("proc/self/cgroup", "0::/a/b");
     root.write("sys/fs/cgroup/cgroup.controllers", "cpu memory");
@@ -25,7 +25,7 @@ TEST_CASE("cgroup v2: the tightest limit on the way up counts") {
 }
 
 TEST_CASE("cgroup v1: the number that means unlimited is no limit") {
-    const Folder root;
+    const Recording root;
     write_host(root);
     root.write("proc/self/cgroup", "4:memory:/\n3:cpu,cpuacct:/");
     root.write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712");
@@ -40,7 +40,7 @@ TEST_CASE("cgroup v1: the number that means unlimited is no limit") {
 }
 
 TEST_CASE("cgroup v1: a limit below a nested path") {
-    const Folder root;
+    const Recording root;
     write_host(root);
     root.write("proc/self/cgroup", "4:memory:/x/y");
     root.write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712");
@@ -49,7 +49,7 @@ TEST_CASE("cgroup v1: a limit below a nested path") {
 }
 
 TEST_CASE("fewer CPUs allowed than online: both are reported") {
-    const Folder root;
+    const Recording root;
     write_host(root);
     root.write("proc/self/status", "Cpus_allowed_list:\t3");
     const Json cpu = recorded(root)["cpu"];
@@ -59,7 +59,7 @@ TEST_CASE("fewer CPUs allowed than online: both are reported") {
 }
 
 TEST_CASE("instruction sets are those that the kernel lists, of those that matter") {
-    const Folder root;
+    const Recording root;
     write_host(root);
     const Json cpu = recorded(root)["cpu"];
     CHECK(cpu["isa"] == Json::array({"sse4_2", "avx", "f16c", "fma", "avx2", "avx512f"}));
@@ -71,7 +71,7 @@ TEST_CASE("instruction sets are those that the kernel lists, of those that matte
 }
 
 TEST_CASE("fabric, energy, clock and Yama are read where they are") {
-    const Folder root;
+    const Recording root;
     write_host(root);
     const std::string port = "sys/class/infiniband/mlx5_0/ports/1/";
     root.write(port + "state", "4: ACTIVE");
@@ -106,7 +106,7 @@ TEST_CASE("fabric, energy, clock and Yama are read where they are") {
 }
 
 TEST_CASE("an empty machine: everything is unknown, nothing is 0") {
-    const Folder root;
+    const Recording root;
     const Json document = recorded(root);
     for (const char* field : {"model", "vendor", "isa", "cpus_online", "cpu_quota_cpus", "kernel_backend"}) {
         CHECK(document["cpu"][field].is_null());

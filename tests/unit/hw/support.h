@@ -1,7 +1,6 @@
 // Folders that stand in for a machine, and profiles as documents.
 #pragma once
 #include <doctest/doctest.h>
-#include <stdlib.h>
 
 #include <filesystem>
 #include <fstream>
@@ -9,36 +8,18 @@
 #include <string>
 
 #include "hw/probe.h"
+#include "support/temp_dir.h"
 
 namespace hetero::test {
 
 using Json = nlohmann::ordered_json;
 
-// A folder that goes away with the test.
-class Folder {
+// A folder that stands in for a machine.
+class Recording : public TempDir {
 public:
-    Folder() {
-        std::string name = (std::filesystem::temp_directory_path() / "hetero-hw-XXXXXX").string();
-        REQUIRE(::mkdtemp(name.data()) != nullptr);
-        path_ = name;
-    }
-    ~Folder() {
-        std::error_code ignored;
-        std::filesystem::remove_all(path_, ignored);
-    }
-    Folder(const Folder&) = delete;
-    Folder& operator=(const Folder&) = delete;
-    [[nodiscard]] const std::string& path() const { return path_; }
     void write(const std::string& file, const std::string& text) const {
-        const std::filesystem::path path = path_ + "/" + file;
-        std::filesystem::create_directories(path.parent_path());
-        std::ofstream out(path);
-        out << text << "\n";
-        REQUIRE(out.good());
+        TempDir::write(file, text + "\n");  // as the kernel ends its files
     }
-
-private:
-    std::string path_;
 };
 
 inline hw::Profile profile(const hw::ProbeOptions& options) {
@@ -48,14 +29,14 @@ inline hw::Profile profile(const hw::ProbeOptions& options) {
 }
 
 // Of the machine recorded in `root`.
-inline Json recorded(const Folder& root) {
+inline Json recorded(const Recording& root) {
     hw::ProbeOptions options;
     options.root = root.path();
     return Json::parse(profile(options).json);
 }
 
 // /proc of a host with 16 CPUs and 64 GiB.
-inline void write_host(const Folder& root) {
+inline void write_host(const Recording& root) {
     std::string cpuinfo;
     for (int cpu = 0; cpu < 16; ++cpu) {
         cpuinfo += "processor\t: " + std::to_string(cpu) +

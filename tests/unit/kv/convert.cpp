@@ -2,8 +2,10 @@
 #include "kv/convert.h"
 
 #include <cmath>
+#include <filesystem>
 #include <limits>
 
+#include "base/threads.h"
 #include "unit/kv/states.h"
 
 using namespace hetero;
@@ -23,6 +25,8 @@ public:
         return {};
     }
     Status write_layer(const kv::Layer& layer) override {
+        threads = 0;
+        for ([[maybe_unused]] const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) ++threads;
         if (fail_at == layers) return fail(Errc::resource, "no room");
         const std::size_t sequence = layers++ / state.header.identity.n_layers;
         const Status fits =
@@ -40,6 +44,7 @@ public:
 
     kv::State state;
     std::size_t layers = 0, fail_at = std::numeric_limits<std::size_t>::max();
+    int threads = 0;  // of the process at the last layer
     bool committed = false;
     std::string aborted;
 
@@ -227,6 +232,17 @@ TEST_CASE("schemes that do not exist are refused before anything is written") {
     }
     Capture out;
     CHECK(convert(state, out, unknown, unknown).error().message.find("f32, f16, bf16, int8") != std::string::npos);
+}
+
+TEST_CASE("no number of threads is as many as the process may use") {
+    const kv::State state = make_state(long_plan());
+    int before = 0;
+    for (const int threads : {1, 2, 0}) {
+        Capture out;
+        REQUIRE(convert(state, out, plain_scheme("f32"), plain_scheme("f32"), threads));
+        if (threads == 1) before = out.threads;
+        CHECK(out.threads == before - 1 + (threads == 0 ? default_thread_count() : threads));
+    }
 }
 
 TEST_CASE("a sink that fails ends the conversion with its error") {

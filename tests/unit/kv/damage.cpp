@@ -69,19 +69,19 @@ TEST_CASE("a flipped byte of a tensor is named by sequence, layer, array and chu
                              "CRC-32C expected"})
         CHECK_MESSAGE(message.find(part) != std::string::npos, part, " is not in: ", message);
     // Structure alone is not hurt by it.
-    const Folder folder;
-    write_bytes(folder.file("a.h5"), image);
-    CHECK(load(folder.file("a.h5"), kv::Verify::structure_only).has_value());
+    const TempDir folder;
+    write_bytes(folder / "a.h5", image);
+    CHECK(load(folder / "a.h5", kv::Verify::structure_only).has_value());
 }
 
 TEST_CASE("truncation at every 1 KiB, and 1 byte short") {
     const auto image = image_of(small_state());
-    const Folder folder;
+    const TempDir folder;
     for (std::size_t n = 0; n < image.size();
          n += n + 1024 < image.size() || n + 1 == image.size() ? 1024 : image.size() - 1 - n) {
         CAPTURE(n);
-        write_bytes(folder.file("a.h5"), std::span(image).first(n));
-        const auto back = load(folder.file("a.h5"));
+        write_bytes(folder / "a.h5", std::span(image).first(n));
+        const auto back = load(folder / "a.h5");
         REQUIRE(!back.has_value());
         CHECK(back.error().code == Errc::bad_input);
         const std::string& message = back.error().message;
@@ -107,20 +107,20 @@ TEST_CASE("bytes after the end are refused") {
 }
 
 TEST_CASE("files of other kinds are refused as what they are") {
-    const Folder folder;
+    const TempDir folder;
     const std::string text = "The capital of France is Paris. And this is a text, not a state of a cache.\n";
-    write_bytes(folder.file("a.txt"), std::as_bytes(std::span(text)));
-    auto back = load(folder.file("a.txt"));
+    write_bytes(folder / "a.txt", std::as_bytes(std::span(text)));
+    auto back = load(folder / "a.txt");
     REQUIRE(!back.has_value());
     CHECK(back.error().code == Errc::bad_input);
     CHECK(back.error().message.find("not an HDF5 file") != std::string::npos);
     CHECK(back.error().message.find("a.txt") != std::string::npos);
 
-    back = load(folder.file("missing.h5"));
+    back = load(folder / "missing.h5");
     REQUIRE(!back.has_value());
     CHECK(back.error().message.find("No such file") != std::string::npos);
 
-    back = load(folder.file("."));
+    back = load(folder / ".");
     REQUIRE(!back.has_value());
     CHECK(back.error().message.find("not a regular file") != std::string::npos);
 }

@@ -22,8 +22,8 @@ kv::State two_layers() {
 
 // Saves a state, lets `change` loose on it, and gives the reader's answer.
 Result<kv::State> after(const std::function<void(hid_t file)>& change, const kv::State& state = two_layers()) {
-    const Folder folder;
-    const std::string path = folder.file("a.h5");
+    const TempDir folder;
+    const std::string path = folder / "a.h5";
     save(state, path);
     const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
     REQUIRE(file >= 0);
@@ -191,11 +191,39 @@ TEST_CASE("one sequence under many names does not multiply in memory") {
                   {"/sequences/0001", "a second sequence has the id"});
 }
 
+TEST_CASE("one layer under many names does not multiply the state") {
+    Plan plan;
+    plan.lengths = {2000};  // the layers are most of the file
+    plan.logits = false;
+    const kv::State state = make_state(plan);
+    const TempDir folder;
+    const std::string path = folder / "a.h5";
+    save(state, path);
+    constexpr std::uint32_t many = 20;
+    const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
+    REQUIRE(file >= 0);
+    const std::string layers = "/sequences/0000/layers/";
+    for (std::uint32_t i = plan.n_layers; i < many; ++i) {
+        REQUIRE(H5Lcreate_hard(file, (layers + "000").c_str(), file, fmt::format("{}{:03}", layers, i).c_str(),
+                               H5P_DEFAULT, H5P_DEFAULT) >= 0);
+    }
+    kv::Identity identity = state.header.identity;
+    identity.n_layers = many;
+    for (const char* name : {"n_layers", "layer_count"}) set_integer(file, "/", name, many);
+    set_text(file, "/", "compat_hash", to_hex(kv::compat_hash(identity)).c_str());
+    REQUIRE(H5Fclose(file) >= 0);
+    // Whoever makes such a file makes its checksums too.
+    const auto opened = kv::open_file(path, kv::Verify::structure_only);
+    REQUIRE_FALSE(opened);
+    CHECK(opened.error().code == Errc::bad_input);
+    CHECK_MESSAGE(opened.error().message.find("arrays overlap") != std::string::npos, opened.error().message);
+}
+
 TEST_CASE("HDF5 files of others are refused as such") {
-    const Folder folder;
+    const TempDir folder;
     for (const bool recent : {true, false}) {
         CAPTURE(recent);
-        const std::string path = folder.file(recent ? "recent.h5" : "old.h5");
+        const std::string path = folder / (recent ? "recent.h5" : "old.h5");
         const hid_t access = H5Pcreate(H5P_FILE_ACCESS);
         if (recent) H5Pset_libver_bounds(access, H5F_LIBVER_V110, H5F_LIBVER_V110);
         const hid_t file = H5Fcreate(path.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, access);
@@ -208,19 +236,19 @@ TEST_CASE("HDF5 files of others are refused as such") {
 }
 
 TEST_CASE("a state opens while another process holds a lock on it") {
-    const Folder folder;
+    const TempDir folder;
     const kv::State state = two_layers();
-    save(state, folder.file("a.h5"));
-    const hid_t other = H5Fopen(folder.file("a.h5").c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);  // the library locks it
+    save(state, folder / "a.h5");
+    const hid_t other = H5Fopen((folder / "a.h5").c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);  // the library locks it
     REQUIRE(other >= 0);
-    const auto back = load(folder.file("a.h5"));
+    const auto back = load(folder / "a.h5");
     REQUIRE_MESSAGE(back.has_value(), back.error().message);
     CHECK(difference(state, *back) == "");
     H5Fclose(other);
 }
 
 TEST_CASE("a killed writer leaves a temporary that is refused as not complete") {
-    const Folder folder;
+    const TempDir folder;
     Plan plan;
     plan.lengths = {3000};  // enough to have reached the file
     plan.n_layers = 3;
@@ -228,7 +256,7 @@ TEST_CASE("a killed writer leaves a temporary that is refused as not complete") 
     const pid_t child = ::fork();
     REQUIRE(child >= 0);
     if (child == 0) {
-        auto sink = kv::create_file(folder.file("a.h5"), io::Overwrite::refuse);
+        auto sink = kv::create_file(folder / "a.h5", io::Overwrite::refuse);
         if (!sink || !(*sink)->begin(state.header) || !(*sink)->write_layer(state.layers[0][0])) ::_exit(1);
         ::kill(::getpid(), SIGKILL);
     }
@@ -238,14 +266,14 @@ TEST_CASE("a killed writer leaves a temporary that is refused as not complete") 
     const auto names = folder.names();
     REQUIRE(names.size() == 1);
     CHECK(names[0] != "a.h5");
-    CHECK(std::filesystem::file_size(folder.file(names[0])) > 3000 * 16);
-    check_refused(load(folder.file(names[0])), {"not complete"});
-    save(state, folder.file("a.h5"));  // and does not hinder the next one
-    CHECK(load(folder.file("a.h5")).has_value());
+    CHECK(std::filesystem::file_size(folder / names[0]) > 3000 * 16);
+    check_refused(load(folder / names[0]), {"not complete"});
+    save(state, folder / "a.h5");  // and does not hinder the next one
+    CHECK(load(folder / "a.h5").has_value());
 }
 
 TEST_CASE("where the system refuses to write, the reason is told and nothing is left") {
-    const Folder folder;
+    const TempDir folder;
     Plan plan;
     plan.lengths = {4000};
     const kv::State state = make_state(plan);
@@ -255,7 +283,7 @@ TEST_CASE("where the system refuses to write, the reason is told and nothing is 
         ::signal(SIGXFSZ, SIG_IGN);
         const rlimit limit{100000, 100000};
         ::setrlimit(RLIMIT_FSIZE, &limit);
-        auto sink = kv::create_file(folder.file("a.h5"), io::Overwrite::refuse);
+        auto sink = kv::create_file(folder / "a.h5", io::Overwrite::refuse);
         if (!sink) ::_exit(2);
         const auto written = kv::write_all(state, **sink);
         const bool told = !written && written.error().code == Errc::resource &&

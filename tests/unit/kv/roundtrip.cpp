@@ -11,8 +11,8 @@ namespace {
 
 void check_roundtrip(const Plan& plan) {
     const kv::State state = make_state(plan);
-    const Folder folder;
-    const std::string path = folder.file("a.h5");
+    const TempDir folder;
+    const std::string path = folder / "a.h5";
     save(state, path);
     const auto back = load(path);
     REQUIRE_MESSAGE(back.has_value(), back.error().message);
@@ -78,9 +78,9 @@ TEST_CASE("16-bit floats pass through unchanged, whatever the HDF5 library's own
         layer.part(id) = make_part(state.header, plan.k, plan.lengths[0], id, values);
     state.layers.push_back({layer});
 
-    const Folder folder;
-    save(state, folder.file("a.h5"));
-    const auto back = load(folder.file("a.h5"));
+    const TempDir folder;
+    save(state, folder / "a.h5");
+    const auto back = load(folder / "a.h5");
     REQUIRE_MESSAGE(back.has_value(), back.error().message);
     CHECK(difference(state, *back) == "");
     const auto bits = [&](float value) {
@@ -118,18 +118,18 @@ TEST_CASE("a state from memory") {
 }
 
 TEST_CASE("files are for their owner alone") {
-    const Folder folder;
+    const TempDir folder;
     const mode_t before = ::umask(0);
-    save(make_state({}), folder.file("a.h5"));
+    save(make_state({}), folder / "a.h5");
     ::umask(before);
     struct stat info {};
-    REQUIRE(::stat(folder.file("a.h5").c_str(), &info) == 0);
+    REQUIRE(::stat((folder / "a.h5").c_str(), &info) == 0);
     CHECK((info.st_mode & 0777) == 0600);
 }
 
 TEST_CASE("an existing file is replaced only where that was asked for") {
-    const Folder folder;
-    const std::string path = folder.file("a.h5");
+    const TempDir folder;
+    const std::string path = folder / "a.h5";
     save(make_state({}), path);
     const auto before = read_bytes(path);
     CHECK(!kv::create_file(path, io::Overwrite::refuse).has_value());
@@ -143,10 +143,10 @@ TEST_CASE("an existing file is replaced only where that was asked for") {
 }
 
 TEST_CASE("without commit nothing becomes visible") {
-    const Folder folder;
+    const TempDir folder;
     const kv::State state = make_state({});
     {
-        auto sink = kv::create_file(folder.file("a.h5"), io::Overwrite::refuse);
+        auto sink = kv::create_file(folder / "a.h5", io::Overwrite::refuse);
         REQUIRE(sink.has_value());
         REQUIRE((*sink)->begin(state.header).has_value());
         REQUIRE((*sink)->write_layer(state.layers[0][0]).has_value());

@@ -1,7 +1,6 @@
 // States for the tests of this folder, filled with numbers that depend on their place alone.
 #pragma once
 #include <doctest/doctest.h>
-#include <stdlib.h>
 
 #include <cstring>
 #include <filesystem>
@@ -15,33 +14,9 @@
 #include "kv/state.h"
 #include "kv/stream.h"
 #include "quant/codec.h"
+#include "support/temp_dir.h"
 
 namespace hetero::test {
-
-// A folder that goes away with the test.
-class Folder {
-public:
-    Folder() {
-        std::string name = (std::filesystem::temp_directory_path() / "hetero-kv-XXXXXX").string();
-        REQUIRE(::mkdtemp(name.data()) != nullptr);
-        path_ = name;
-    }
-    ~Folder() {
-        std::error_code ignored;
-        std::filesystem::remove_all(path_, ignored);
-    }
-    Folder(const Folder&) = delete;
-    Folder& operator=(const Folder&) = delete;
-    [[nodiscard]] std::string file(const std::string& name) const { return path_ + "/" + name; }
-    [[nodiscard]] std::vector<std::string> names() const {
-        std::vector<std::string> out;
-        for (const auto& entry : std::filesystem::directory_iterator(path_)) out.push_back(entry.path().filename());
-        return out;
-    }
-
-private:
-    std::string path_;
-};
 
 inline std::vector<std::byte> read_bytes(const std::string& path) {
     std::ifstream in(path, std::ios::binary);

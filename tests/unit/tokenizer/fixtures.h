@@ -9,6 +9,7 @@
 #include "io/gguf.h"
 #include "support/golden.h"
 #include "support/skip.h"
+#include "support/temp_dir.h"
 #include "tokenizer/tokenizer.h"
 
 namespace hetero::test {
@@ -66,30 +67,5 @@ inline std::shared_ptr<const Tokenizer> smollm2() {
     }
     return tokenizer;
 }
-
-// A folder that is gone after the test.
-class ScratchFolder {
-public:
-    ScratchFolder() {
-        std::string pattern = (std::filesystem::temp_directory_path() / "hetero-tokenizer-XXXXXX").string();
-        REQUIRE(mkdtemp(pattern.data()) != nullptr);
-        path_ = pattern;
-    }
-    ~ScratchFolder() {
-        std::error_code ignored;
-        std::filesystem::remove_all(path_, ignored);
-    }
-    ScratchFolder(const ScratchFolder&) = delete;
-    ScratchFolder& operator=(const ScratchFolder&) = delete;
-    [[nodiscard]] const std::string& path() const { return path_; }
-    void write(const std::string& name, const std::string& bytes) const {
-        std::ofstream out(path_ + "/" + name, std::ios::binary);
-        out << bytes;
-        REQUIRE(out.good());
-    }
-
-private:
-    std::string path_;
-};
 
 }  // namespace hetero::test

@@ -65,7 +65,7 @@ TEST_CASE("no template, and an unknown one, are refused") {
     REQUIRE_FALSE(none.has_value());
     CHECK(none.error().message.find("no chat template") != std::string::npos);
 
-    const ScratchFolder folder;
+    const TempDir folder;
     folder.write("tokenizer.json", read_file(testdata("tokenizer/bytebpe512/tokenizer.json")));
     folder.write("chat_template.jinja", "{{ messages[0]['content'] | upper }}");
     const auto unknown = load_folder(folder.path())->format_chat(kTalk, true);

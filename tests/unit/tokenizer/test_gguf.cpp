@@ -51,7 +51,7 @@ struct Meta {
 };
 
 Result<std::shared_ptr<const Tokenizer>> load(const Meta& meta) {
-    const ScratchFolder folder;
+    const TempDir folder;
     folder.write("model.gguf", meta.bytes());
     auto file = io::GgufFile::open(folder.path() + "/model.gguf");
     REQUIRE_MESSAGE(file.has_value(), (file ? "" : file.error().message));
@@ -137,7 +137,7 @@ TEST_CASE("the space prefix of Llama 2, from GGUF and tokenizer.json") {
                               {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", mark}}}}};
     source["pre_tokenizer"] = nullptr;
     source["decoder"]["decoders"].push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
-    const ScratchFolder folder;
+    const TempDir folder;
     folder.write("tokenizer.json", source.dump());
     const auto json_tokenizer = load_folder(folder.path());
     for (const auto& line : jsonl("tokenizer/spm512/golden.jsonl")) {

@@ -26,7 +26,7 @@ json tiny() {
 using Files = std::vector<std::pair<std::string, std::string>>;
 
 Result<std::shared_ptr<const Tokenizer>> load(const std::string& text, const Files& files = {}) {
-    const ScratchFolder folder;
+    const TempDir folder;
     folder.write("tokenizer.json", text);
     for (const auto& [name, bytes] : files) folder.write(name, bytes);
     return Tokenizer::from_folder(folder.path());
@@ -45,7 +45,7 @@ void refused(const std::string& text, const std::string& named, const Files& fil
     CAPTURE(tokenizer.error().message);
     CHECK(tokenizer.error().code == Errc::bad_input);
     CHECK(tokenizer.error().message.find(named) != std::string::npos);
-    CHECK(tokenizer.error().message.find("hetero-tokenizer-") != std::string::npos);  // the folder
+    CHECK(tokenizer.error().message.find("hetero-test-") != std::string::npos);  // the folder
 }
 
 void refused(const std::function<void(json&)>& change, const std::string& named) {
@@ -232,7 +232,7 @@ TEST_CASE("files that are wrong are refused, naming what is") {
     refused(std::string(100000, '['), "100000 levels");
     refused(std::string(1000, '{'), "1000 levels");
 
-    const ScratchFolder empty;
+    const TempDir empty;
     const auto none = Tokenizer::from_folder(empty.path());
     REQUIRE_FALSE(none.has_value());
     CHECK(none.error().message.find("tokenizer.json") != std::string::npos);

@@ -132,7 +132,7 @@ TEST_CASE("a long word, and long runs of one character") {
 TEST_CASE("a damaged tokenizer.json is refused or works, and nothing else happens") {
     for (const char* folder : {"bytebpe512", "spm512"}) {
         const std::string original = read_file(testdata(std::string("tokenizer/") + folder + "/tokenizer.json"));
-        const ScratchFolder scratch;
+        const TempDir scratch;
         int refused = 0;
         for (int round = 0; round < 250; ++round) {
             std::string text = original;

@@ -1,30 +1,23 @@
 #include "transport/endpoint.h"
 
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <set>
 
+#include "io/mapped_file.h"
 #include "kv/file.h"
+#include "support/temp_dir.h"
 #include "synthetic_state.h"
 
 using namespace hetero;
 using namespace hetero::transport;
 
 namespace {
-
-struct Folder {
-    std::filesystem::path path;
-    Folder() {
-        std::string name = (std::filesystem::temp_directory_path() / "hetero-test-XXXXXX").string();
-        REQUIRE(::mkdtemp(name.data()) != nullptr);
-        path = name;
-    }
-    ~Folder() { std::filesystem::remove_all(path); }
-    [[nodiscard]] std::string file(const char* name) const { return (path / name).string(); }
-};
 
 Endpoint file(const std::string& path) { return {EndpointKind::file, path, -1}; }
 
@@ -54,27 +47,27 @@ TEST_CASE("endpoints are parsed, and written as they are parsed") {
 }
 
 TEST_CASE("what can be known before long work is refused before it") {
-    const Folder folder;
+    const test::TempDir folder;
     const TransportOptions options;
-    std::ofstream(folder.file("there")) << "x";
+    std::ofstream(folder / "there") << "x";
 
-    CHECK(prepare({file(folder.file("there"))}, {file(folder.file("new"))}, options));
+    CHECK(prepare({file(folder / "there")}, {file(folder / "new")}, options));
     SUBCASE("input missing, or a directory") {
-        CHECK(prepare({file(folder.file("missing"))}, {}, options).error().code == Errc::bad_input);
-        CHECK(prepare({file(folder.path.string())}, {}, options).error().code == Errc::bad_input);
+        CHECK(prepare({file(folder / "missing")}, {}, options).error().code == Errc::bad_input);
+        CHECK(prepare({file(folder.path())}, {}, options).error().code == Errc::bad_input);
     }
-    SUBCASE("output folder missing") { CHECK_FALSE(prepare({}, {file(folder.file("no/such/folder.h5"))}, options)); }
+    SUBCASE("output folder missing") { CHECK_FALSE(prepare({}, {file(folder / "no/such/folder.h5")}, options)); }
     SUBCASE("overwriting") {
-        CHECK_FALSE(prepare({}, {file(folder.file("there"))}, options));
+        CHECK_FALSE(prepare({}, {file(folder / "there")}, options));
         TransportOptions force;
         force.overwrite = io::Overwrite::replace;
-        CHECK(prepare({}, {file(folder.file("there"))}, force));
+        CHECK(prepare({}, {file(folder / "there")}, force));
     }
     SUBCASE("input and output are one file, by whatever name") {
         TransportOptions force;
         force.overwrite = io::Overwrite::replace;
-        REQUIRE(::link(folder.file("there").c_str(), folder.file("other").c_str()) == 0);
-        const Status refused = prepare({file(folder.file("there"))}, {file(folder.file("other"))}, force);
+        REQUIRE(::link((folder / "there").c_str(), (folder / "other").c_str()) == 0);
+        const Status refused = prepare({file(folder / "there")}, {file(folder / "other")}, force);
         REQUIRE_FALSE(refused);
         CHECK(refused.error().code == Errc::usage);
     }
@@ -82,12 +75,47 @@ TEST_CASE("what can be known before long work is refused before it") {
         const Endpoint pipe{EndpointKind::pipe, "", -1};
         CHECK(prepare({pipe, pipe}, {}, options).error().code == Errc::usage);
     }
+    SUBCASE("no memory for a pipe") {
+        for (const std::uint64_t bytes : {0, 1023, 1024}) {
+            TransportOptions little;
+            little.max_memory_bytes = bytes;
+            const Status prepared = prepare({}, {}, little);
+            if (bytes == 1024) {
+                CHECK(prepared);
+            } else {
+                REQUIRE_FALSE(prepared);
+                CHECK(prepared.error().code == Errc::usage);
+            }
+        }
+    }
     SUBCASE("a time-out that is none") {
         TransportOptions zero;
         zero.timeout_s = 0;
         CHECK(prepare({}, {}, zero).error().code == Errc::usage);
     }
-    CHECK(std::filesystem::file_size(folder.file("there")) == 1);
+    CHECK(std::filesystem::file_size(folder / "there") == 1);
+}
+
+TEST_CASE("every reader has one status for a missing file, and one for a file that may not be read") {
+    const test::TempDir folder;
+    const auto codes = [](const std::string& path) {
+        const auto state = kv::open_file(path);
+        const auto model = io::MappedFile::open(path);
+        const Status prepared = prepare({file(path)}, {}, {});
+        REQUIRE_FALSE(state);
+        REQUIRE_FALSE(model);
+        REQUIRE_FALSE(prepared);
+        return std::set<Errc>{state.error().code, model.error().code, prepared.error().code};
+    };
+    CHECK(codes(folder / "missing") == std::set<Errc>{Errc::bad_input});
+    std::ofstream(folder / "secret") << "x";
+    REQUIRE(::chmod(folder.path().c_str(), 0711) == 0);
+    REQUIRE(::chmod((folder / "secret").c_str(), 0) == 0);
+    const uid_t user = ::geteuid();
+    if (user == 0) REQUIRE(::seteuid(65534) == 0);  // root may read everything
+    const std::set<Errc> found = codes(folder / "secret");
+    if (user == 0) REQUIRE(::seteuid(user) == 0);
+    CHECK(found == std::set<Errc>{Errc::resource});
 }
 
 TEST_CASE("an mpi: endpoint outside of mpirun is refused without starting MPI") {
@@ -96,14 +124,14 @@ TEST_CASE("an mpi: endpoint outside of mpirun is refused without starting MPI") 
     REQUIRE_FALSE(refused);
     CHECK(refused.error().code == Errc::usage);
     CHECK(refused.error().message.find("mpi:1") != std::string::npos);
-    leave(nullptr);
+    CHECK(leave(nullptr));
 }
 
 TEST_CASE("a state through files by way of endpoints") {
-    const Folder folder;
+    const test::TempDir folder;
     const auto state = test::synthetic_state({}, 5);
     REQUIRE_MESSAGE(state, state.error().message);
-    const Endpoint endpoint = file(folder.file("a.h5"));
+    const Endpoint endpoint = file(folder / "a.h5");
     auto sink = open_sink(endpoint, {});
     REQUIRE_MESSAGE(sink, sink.error().message);
     REQUIRE(kv::write_all(*state, **sink));

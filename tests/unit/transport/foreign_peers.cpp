@@ -1,0 +1,105 @@
+// Peers of our making that break the protocol.
+#include "transfer.h"
+#include "transport/wire_bytes.h"
+
+using namespace hetero;
+using namespace hetero::test;
+
+namespace {
+
+// What a receiver answers when a peer of our making has sent `frames`.
+std::optional<Error> receiver_meets(const std::vector<std::pair<FrameHeader, std::vector<std::byte>>>& frames) {
+    const kv::State state = make_state();
+    Transfer transfer(state, 1);
+    transfer.sender_starts_at_s = 1000;
+    std::uint32_t seq = 0;
+    for (auto [header, payload] : frames) {
+        header.session = 42;
+        header.seq = seq++;
+        header.length = payload.size();
+        header.payload_crc = crc32c(payload);
+        transfer.pair().inject(0, encode_frame(header), payload);
+    }
+    for (int i = 0; i < 3; ++i) transfer.tick();
+    return transfer.receiver().error();
+}
+
+std::pair<FrameHeader, std::vector<std::byte>> frame(FrameKind kind, std::vector<std::byte> payload) {
+    FrameHeader header;
+    header.kind = kind;
+    return {header, std::move(payload)};
+}
+
+Hello hello_for(const kv::State& state) {
+    Hello hello;
+    hello.compat_hash = kv::compat_hash(state.header.identity);
+    return hello;
+}
+
+}  // namespace
+
+TEST_CASE("peers that break the protocol are named and refused") {
+    const kv::State state = make_state();
+    Offer offer{state.header.payload_bytes(), state.header};
+    const auto hello = frame(FrameKind::hello, encode(hello_for(state)));
+
+    SUBCASE("a version that we do not speak") {
+        Hello later = hello_for(state);
+        later.min_version = 2;
+        later.max_version = 3;
+        auto sent = frame(FrameKind::hello, encode(later));
+        const auto error = receiver_meets({sent});
+        REQUIRE(error);
+        CHECK(error->message.find("hkv-mpi 2 to 3") != std::string::npos);
+    }
+    SUBCASE("HELLO and OFFER of different models") {
+        Hello other = hello_for(state);
+        other.compat_hash[0] ^= 1;
+        const auto error =
+            receiver_meets({frame(FrameKind::hello, encode(other)), frame(FrameKind::offer, encode(offer))});
+        REQUIRE(error);
+        CHECK(error->message.find("different models") != std::string::npos);
+    }
+    SUBCASE("two receivers") {
+        Hello same = hello_for(state);
+        same.role = WireRole::receiver;
+        CHECK(receiver_meets({frame(FrameKind::hello, encode(same))}));
+    }
+    SUBCASE("OFFER first") { CHECK(receiver_meets({frame(FrameKind::offer, encode(offer))})); }
+    SUBCASE("COMMIT before the chunks") {
+        CHECK(
+            receiver_meets({hello, frame(FrameKind::offer, encode(offer)), frame(FrameKind::commit, encode_root({}))}));
+    }
+    SUBCASE("a chunk in place of another") {
+        auto chunk = frame(FrameKind::chunk, std::vector<std::byte>(8));
+        chunk.first.layer = 2;
+        CHECK(receiver_meets({hello, frame(FrameKind::offer, encode(offer)), chunk}));
+    }
+    SUBCASE("a chunk of another length") {
+        auto chunk = frame(FrameKind::chunk, std::vector<std::byte>(8));
+        CHECK(receiver_meets({hello, frame(FrameKind::offer, encode(offer)), chunk}));
+    }
+    SUBCASE("an acknowledgement of what was never sent") {
+        auto ack = frame(FrameKind::ack, {});
+        ack.first.ack = 1000;
+        CHECK(receiver_meets({ack}));
+    }
+    SUBCASE("an OFFER larger than memory") {
+        Offer huge = offer;
+        huge.header.identity.n_kv_heads = huge.header.identity.n_heads = 1U << 12;
+        huge.header.identity.head_dim_k = huge.header.identity.head_dim_v = 1U << 12;
+        huge.payload_bytes = huge.header.payload_bytes();
+        Transfer transfer(state, 1, ReceiverOptions{std::nullopt, 1ULL << 30, 64 << 20});
+        // Sent properly, by a sender that means it.
+        Sender& sender = transfer.sender();
+        REQUIRE(sender.begin(huge.header));
+        for (int i = 0; i < 20; ++i) transfer.receiver().step(TimePoint{});
+        transfer.receiver().open(ReceiverOptions{std::nullopt, 1ULL << 30, 64 << 20});
+        for (int i = 0; i < 20; ++i) {
+            transfer.receiver().step(TimePoint{});
+            sender.step(TimePoint{});
+        }
+        REQUIRE(sender.error());
+        CHECK(sender.error()->code == Errc::resource);
+    }
+}

@@ -203,3 +203,14 @@ lab=$HETERO_BIN/kv_lab
   grep -q 'red' <<<"$output"
   ! grep -qE $'\e|\a' <<<"$output$stderr"
 }
+
+@test "an empty name of a state is a usage error, not a check that passes" {
+  hetero-prefill -m "$tiny" --tokens 5,6,7,8 -o a.h5 -q
+  refuses 2 'A is empty' kv-verify ''
+  refuses 2 'B is empty' kv-verify a.h5 '' --epsilon 1
+  refuses 2 'two states' kv-verify a.h5 --epsilon 1
+  refuses 2 'empty' kv-send '' -o x.h5
+  refuses 2 'empty' kv-quantize '' -o x.h5 --dtype int8
+  refuses 2 'empty' hetero-decode -m "$tiny" ''
+  refuses 2 'empty' hetero-decode -m '' a.h5
+}

@@ -190,6 +190,9 @@ Origin OptionTable::origin(std::string_view name) const {
 }
 
 Status OptionTable::assign(Option& option, std::string_view value, Origin origin, std::string_view where) {
+    const bool names_something =
+        option.positional || option.completion == Completion::file || option.completion == Completion::directory;
+    if (value.empty() && names_something) return fail(Errc::usage, "{} is empty (a variable that is not set?)", where);
     if (auto status = option.assign(value); !status) {
         return tl::unexpected(Error{Errc::usage, fmt::format("{}: {}", where, status.error().message)});
     }

@@ -120,8 +120,8 @@ public:
                 HETERO_TRY(const kv::Layer layer, session.export_layer(i));
                 HETERO_CHECK(sink.write_layer(layer));
             }
-            if (logits_file_) HETERO_CHECK(logits_file_->publish());
-            return sink.commit();
+            HETERO_CHECK(sink.commit());
+            return logits_file_ ? logits_file_->publish() : Status{};
         };
         Status status = write_layers();
         if (!status) sink.abort(status.error());

@@ -30,7 +30,7 @@ Status check_usage(VerifyOptions& options, const OptionTable& table) {
     for (const char* name : {"model", "steps", "text", "floor"}) asks_for_drift |= table.on_command_line(name);
     if (options.b.empty()) {
         if (asks_for_drift || table.on_command_line("strict") || table.on_command_line("metric") ||
-            table.on_command_line("gate")) {
+            table.on_command_line("gate") || table.on_command_line("epsilon")) {
             return fail(Errc::usage, "comparing needs two states: give B");
         }
         options.model.path.clear();

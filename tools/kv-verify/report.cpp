@@ -20,7 +20,10 @@ std::string to_text(const kv::Location& place) {
 }
 
 Json to_json(const kv::Comparison& comparison) {
-    Json document = {{"max_abs", number(comparison.max_abs)}, {"p99_abs", number(comparison.p99_abs)}};
+    Json document = {{"max_abs", number(comparison.max_abs)},
+                     {"p99_abs", number(comparison.p99_abs)},
+                     {"logits_max_abs", number(comparison.logits_max_abs)},
+                     {"logits_max_abs_dp", number(comparison.logits_max_abs_dp)}};
     document["worst"] = place_json(comparison.worst);
     document["first_difference"] =
         comparison.first_difference ? place_json(*comparison.first_difference) : Json(nullptr);
@@ -69,6 +72,10 @@ std::string to_text(const kv::Comparison& comparison, bool per_layer) {
     text += comparison.first_difference
                 ? fmt::format("           first difference at {}\n", to_text(*comparison.first_difference))
                 : "           bit for bit equal\n";
+    if (!comparison.logits_worst.empty()) {
+        text += fmt::format("logits     max |d| {:.6g}, max |dp| {:.6g} of those stored; worst at {}\n",
+                            comparison.logits_max_abs, comparison.logits_max_abs_dp, comparison.logits_worst);
+    }
     return text;
 }
 

@@ -141,6 +141,13 @@ private:
                         elem ? to_text(comparison_.worst)
                              : fmt::format("sequence {}, step {}", drift_->worst_sequence, drift_->worst_step));
         }
+        // The first token comes from the stored logits, not from K and V.
+        if (const double first = elem ? comparison_.logits_max_abs : comparison_.logits_max_abs_dp;
+            !(first <= epsilon)) {
+            return fail(Errc::check_failed,
+                        "over epsilon: max |d{}| of the stored logits is {:.6g}, allowed are {}; worst at {}",
+                        elem ? "" : "p", first, epsilon, comparison_.logits_worst);
+        }
         if (!elem && !(drift_->kl_max <= epsilon)) {
             return fail(Errc::check_failed, "over epsilon: max KL is {:.6g}, allowed are {}", drift_->kl_max, epsilon);
         }

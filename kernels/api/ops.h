@@ -66,15 +66,27 @@ struct Ops {
                  std::size_t cols, const float* x, std::size_t x_stride, std::size_t n_tokens,
                  float* y, std::size_t y_stride);
 
+    // In the norms and activations y may be x.
     // y = x / sqrt(mean(x^2) + eps) * w.   |error| <= (n^0.5 + 8) * 2^-24 * |y|
     void (*rms_norm)(const float* x, const float* w, float* y, std::size_t n, float eps);
+    // y = (x - mean(x)) / s * w + b, s = sqrt(mean((x - mean)^2) + eps).
+    // |error| <= 16 * 2^-24 * (|x|max / s * |w| + |b|)
+    void (*layer_norm)(const float* x, const float* w, const float* b, float* y, std::size_t n, float eps);
     // One token's heads: rotates src [n_heads][head_dim] into dst of the same shape (they may be equal). Exact: two products
     // and a sum, each rounded, for every output.
     void (*rope)(const float* src, float* dst, std::size_t n_heads, std::size_t head_dim, const RopeTable& table,
                  std::size_t position, RopePairing pairing);
     // y = silu(gate) * up, silu(x) = x / (1 + exp(-x)).  relative error <= 16 * 2^-24 (+ one subnormal)
     void (*silu_mul)(const float* gate, const float* up, float* y, std::size_t n);
-    void (*add)(const float* x, float* y, std::size_t n);  // y += x. Exact.
+    // y = x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))), and y = x / 2 * (1 + erf(x / sqrt(2)))
+    // (https://arxiv.org/abs/1606.08415).  |error| <= 8 * 2^-24 * |x| (+ one subnormal)
+    void (*gelu_tanh)(const float* x, float* y, std::size_t n);
+    void (*gelu_erf)(const float* x, float* y, std::size_t n);
+    // x = cap * tanh(x / cap), cap > 0.  |error| <= 8 * 2^-24 * cap
+    void (*softcap)(float* x, float cap, std::size_t n);
+    void (*add)(const float* x, float* y, std::size_t n);   // y += x. Exact.
+    void (*mul)(const float* x, float* y, std::size_t n);   // y *= x. Exact.
+    void (*scale)(float* x, float factor, std::size_t n);   // x *= factor. Exact.
 
     // softmax(q k^T * scale) v, causal, online in tiles; accumulated in f32 or better. One query head. Keys out of sight
     // never reach the result; a query that sees none gives zeros. With u = 2^-24 and e = ((2 sqrt(head_dim_k) + 8) |q| |k|max scale

@@ -36,20 +36,45 @@ void bf16_to_f32(const std::uint16_t* src, float* dst, std::size_t n) {
 
 // ---- norm
 
-void rms_norm(const float* x, const float* w, float* y, std::size_t n, float eps) {
-    F64x16 sums = zero_f64();
-    std::size_t i = 0;
-    for (; i + 16 <= n; i += 16) sums = add_square(sums, load(x + i));
-    if (i < n) sums = add_square(sums, load(x + i, n - i));
+HETERO_INLINE double sum(F64x16 sums) {
     double lanes[16];
     store(lanes, sums);
     for (int width = 8; width > 0; width /= 2)
         for (int lane = 0; lane < width; ++lane) lanes[lane] += lanes[lane + width];
-    const double mean = lanes[0] / static_cast<double>(n) + static_cast<double>(eps);
+    return lanes[0];
+}
+
+// 1 / sqrt(mean + eps) of n squares.
+HETERO_INLINE F32x16 inverse_root(F64x16 squares, std::size_t n, float eps) {
+    const double mean = sum(squares) / static_cast<double>(n) + static_cast<double>(eps);
     const double root = _mm_cvtsd_f64(_mm_sqrt_sd(_mm_setzero_pd(), _mm_set_sd(mean)));
-    const F32x16 inverse = splat(static_cast<float>(1 / root));
+    return splat(static_cast<float>(1 / root));
+}
+
+void rms_norm(const float* x, const float* w, float* y, std::size_t n, float eps) {
+    F64x16 squares = zero_f64();
+    std::size_t i = 0;
+    for (; i + 16 <= n; i += 16) squares = add_square(squares, load(x + i));
+    if (i < n) squares = add_square(squares, load(x + i, n - i));
+    const F32x16 inverse = inverse_root(squares, n, eps);
     for (i = 0; i + 16 <= n; i += 16) store(y + i, load(x + i) * inverse * load(w + i));
     if (i < n) store(y + i, load(x + i, n - i) * inverse * load(w + i, n - i), n - i);
+}
+
+void layer_norm(const float* x, const float* w, const float* b, float* y, std::size_t n, float eps) {
+    F64x16 sums = zero_f64(), squares = zero_f64();
+    std::size_t i = 0;
+    for (; i + 16 <= n; i += 16) sums = add_wide(sums, load(x + i));
+    if (i < n) sums = add_wide(sums, load(x + i, n - i));
+    const F32x16 mean = splat(static_cast<float>(sum(sums) / static_cast<double>(n)));
+    for (i = 0; i + 16 <= n; i += 16) squares = add_square(squares, load(x + i) - mean);
+    if (i < n) squares = add_square(squares, where_between(0, n - i, load(x + i, n - i) - mean, zero()));
+    const F32x16 inverse = inverse_root(squares, n, eps);
+    for (i = 0; i + 16 <= n; i += 16) store(y + i, (load(x + i) - mean) * inverse * load(w + i) + load(b + i));
+    if (i < n) {
+        const std::size_t m = n - i;
+        store(y + i, (load(x + i, m) - mean) * inverse * load(w + i, m) + load(b + i, m), m);
+    }
 }
 
 // ---- rotary embedding: exactly the scalar operations
@@ -138,10 +163,59 @@ void silu_mul(const float* gate, const float* up, float* y, std::size_t n) {
     if (i < n) store(y + i, silu_times(load(gate + i, n - i), load(up + i, n - i)), n - i);
 }
 
+// x / (1 + exp(-t)), t = 2 sqrt(2 / pi) (x + 0.044715 x^3): the same function as with tanh.
+HETERO_INLINE F32x16 gelu_tanh_of(F32x16 x) {
+    const F32x16 t = x * fma(x * x, splat(0.07135481282F), splat(1.5957691216F));
+    return x / (splat(1.0F) + exp(zero() - t));
+}
+
+// x * Phi(x), with erfc after Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26: within 1.5e-7.
+HETERO_INLINE F32x16 gelu_erf_of(F32x16 x) {
+    const F32x16 one = splat(1.0F), z = abs(x) * splat(0.70710678118F);
+    const F32x16 t = one / fma(z, splat(0.3275911F), one);
+    F32x16 p = splat(1.061405429F);
+    p = fma(p, t, splat(-1.453152027F));
+    p = fma(p, t, splat(1.421413741F));
+    p = fma(p, t, splat(-0.284496736F));
+    p = fma(p, t, splat(0.254829592F));
+    const F32x16 tail = splat(0.5F) * p * t * exp(zero() - z * z);
+    return x * where_less(x, zero(), tail, one - tail);
+}
+
+template <F32x16 (*Of)(F32x16)>
+HETERO_INLINE void apply(const float* x, float* y, std::size_t n) {
+    std::size_t i = 0;
+    for (; i + 16 <= n; i += 16) store(y + i, Of(load(x + i)));
+    if (i < n) store(y + i, Of(load(x + i, n - i)), n - i);
+}
+
+void gelu_tanh(const float* x, float* y, std::size_t n) { apply<gelu_tanh_of>(x, y, n); }
+void gelu_erf(const float* x, float* y, std::size_t n) { apply<gelu_erf_of>(x, y, n); }
+
+void softcap(float* x, float cap, std::size_t n) {
+    const F32x16 c = splat(cap);
+    std::size_t i = 0;
+    for (; i + 16 <= n; i += 16) store(x + i, tanh(load(x + i) / c) * c);
+    if (i < n) store(x + i, tanh(load(x + i, n - i) / c) * c, n - i);
+}
+
 void add(const float* x, float* y, std::size_t n) {
     std::size_t i = 0;
     for (; i + 16 <= n; i += 16) store(y + i, load(y + i) + load(x + i));
     if (i < n) store(y + i, load(y + i, n - i) + load(x + i, n - i), n - i);
+}
+
+void mul(const float* x, float* y, std::size_t n) {
+    std::size_t i = 0;
+    for (; i + 16 <= n; i += 16) store(y + i, load(y + i) * load(x + i));
+    if (i < n) store(y + i, load(y + i, n - i) * load(x + i, n - i), n - i);
+}
+
+void scale(float* x, float factor, std::size_t n) {
+    const F32x16 f = splat(factor);
+    std::size_t i = 0;
+    for (; i + 16 <= n; i += 16) store(x + i, load(x + i) * f);
+    if (i < n) store(x + i, load(x + i, n - i) * f, n - i);
 }
 
 }  // namespace

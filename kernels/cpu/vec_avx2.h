@@ -218,6 +218,16 @@ HETERO_INLINE F64x16 add_square(F64x16 sum, F32x16 v) {
     }
     return sum;
 }
+HETERO_INLINE F64x16 add_wide(F64x16 sum, F32x16 v) {  // each lane itself
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; ++i) {
+        const __m256d low = _mm256_cvtps_pd(_mm256_castps256_ps128(v.part[i]));
+        const __m256d high = _mm256_cvtps_pd(_mm256_extractf128_ps(v.part[i], 1));
+        sum.part[2 * i] = _mm256_add_pd(low, sum.part[2 * i]);
+        sum.part[2 * i + 1] = _mm256_add_pd(high, sum.part[2 * i + 1]);
+    }
+    return sum;
+}
 HETERO_INLINE void store(double* p, F64x16 v) {
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) _mm256_storeu_pd(p + 4 * i, v.part[i]);

@@ -134,6 +134,11 @@ HETERO_INLINE F64x16 add_square(F64x16 sum, F32x16 v) {
     const __m512d high = _mm512_cvtps_pd(_mm512_extractf32x8_ps(v.part[0], 1));
     return {{_mm512_fmadd_pd(low, low, sum.part[0]), _mm512_fmadd_pd(high, high, sum.part[1])}};
 }
+HETERO_INLINE F64x16 add_wide(F64x16 sum, F32x16 v) {  // each lane itself
+    const __m512d low = _mm512_cvtps_pd(_mm512_castps512_ps256(v.part[0]));
+    const __m512d high = _mm512_cvtps_pd(_mm512_extractf32x8_ps(v.part[0], 1));
+    return {{_mm512_add_pd(low, sum.part[0]), _mm512_add_pd(high, sum.part[1])}};
+}
 HETERO_INLINE void store(double* p, F64x16 v) {
     _mm512_storeu_pd(p, v.part[0]);
     _mm512_storeu_pd(p + 8, v.part[1]);

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 
 #include "kernels/ref/ref.h"
 
@@ -11,6 +12,20 @@ void rms_norm(const float* x, const float* w, float* y, std::size_t n, float eps
     const double inverse = 1 / std::sqrt(sum / static_cast<double>(n) + static_cast<double>(eps));
     for (std::size_t i = 0; i < n; ++i)
         y[i] = static_cast<float>(static_cast<double>(x[i]) * inverse * static_cast<double>(w[i]));
+}
+
+void layer_norm(const float* x, const float* w, const float* b, float* y, std::size_t n, float eps) {
+    double sum = 0, squares = 0;
+    for (std::size_t i = 0; i < n; ++i) sum += static_cast<double>(x[i]);
+    const double mean = sum / static_cast<double>(n);
+    for (std::size_t i = 0; i < n; ++i) {
+        const double centred = static_cast<double>(x[i]) - mean;
+        squares += centred * centred;
+    }
+    const double inverse = 1 / std::sqrt(squares / static_cast<double>(n) + static_cast<double>(eps));
+    for (std::size_t i = 0; i < n; ++i)
+        y[i] = static_cast<float>((static_cast<double>(x[i]) - mean) * inverse * static_cast<double>(w[i]) +
+                                  static_cast<double>(b[i]));
 }
 
 namespace {
@@ -57,8 +72,36 @@ void silu_mul(const float* gate, const float* up, float* y, std::size_t n) {
     }
 }
 
+void gelu_tanh(const float* x, float* y, std::size_t n) {
+    for (std::size_t i = 0; i < n; ++i) {
+        const double v = static_cast<double>(x[i]);
+        const double u = std::sqrt(2 * std::numbers::inv_pi) * (v + 0.044715 * v * v * v);
+        y[i] = static_cast<float>(v / 2 * (1 + std::tanh(u)));
+    }
+}
+
+void gelu_erf(const float* x, float* y, std::size_t n) {
+    for (std::size_t i = 0; i < n; ++i) {
+        const double v = static_cast<double>(x[i]);
+        y[i] = static_cast<float>(v / 2 * std::erfc(-v / std::numbers::sqrt2));
+    }
+}
+
+void softcap(float* x, float cap, std::size_t n) {
+    const double c = static_cast<double>(cap);
+    for (std::size_t i = 0; i < n; ++i) x[i] = static_cast<float>(c * std::tanh(static_cast<double>(x[i]) / c));
+}
+
 void add(const float* x, float* y, std::size_t n) {
     for (std::size_t i = 0; i < n; ++i) y[i] += x[i];
+}
+
+void mul(const float* x, float* y, std::size_t n) {
+    for (std::size_t i = 0; i < n; ++i) y[i] *= x[i];
+}
+
+void scale(float* x, float factor, std::size_t n) {
+    for (std::size_t i = 0; i < n; ++i) x[i] *= factor;
 }
 
 }  // namespace hetero::kernels::ref

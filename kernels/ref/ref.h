@@ -24,10 +24,16 @@ void gemm(DType type, const void* w, std::size_t row_bytes, std::size_t row_begi
 
 // elementwise.cpp
 void rms_norm(const float* x, const float* w, float* y, std::size_t n, float eps);
+void layer_norm(const float* x, const float* w, const float* b, float* y, std::size_t n, float eps);
 void rope(const float* src, float* dst, std::size_t n_heads, std::size_t head_dim, const RopeTable& table,
           std::size_t position, RopePairing pairing);
 void silu_mul(const float* gate, const float* up, float* y, std::size_t n);
+void gelu_tanh(const float* x, float* y, std::size_t n);
+void gelu_erf(const float* x, float* y, std::size_t n);
+void softcap(float* x, float cap, std::size_t n);
 void add(const float* x, float* y, std::size_t n);
+void mul(const float* x, float* y, std::size_t n);
+void scale(float* x, float factor, std::size_t n);
 
 // attention.cpp
 void attention(const AttentionArgs& args);

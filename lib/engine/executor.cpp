@@ -40,6 +40,31 @@ private:
     std::optional<Error> error_;
 };
 
+void normalize(const model::Norm& norm, const float* in, float* out, std::size_t n) {
+    const float* weight = norm.weight.values.data();
+    if (norm.kind == model::Norm::Kind::rms) {
+        kernels::ops().rms_norm(in, weight, out, n, norm.eps);
+    } else {
+        kernels::ops().layer_norm(in, weight, norm.bias.values.data(), out, n, norm.eps);
+    }
+}
+
+void normalize_heads(const model::Norm& norm, float* heads, std::size_t n_heads, std::size_t head_dim) {
+    for (std::size_t head = 0; head < n_heads; ++head, heads += head_dim) normalize(norm, heads, heads, head_dim);
+}
+
+// values = activation(values) * up; without `up` the activation alone.
+void activate(model::Activation activation, float* values, const float* up, std::size_t n) {
+    const kernels::Ops& ops = kernels::ops();
+    if (activation == model::Activation::silu) return ops.silu_mul(values, up, values, n);
+    if (activation == model::Activation::gelu_tanh) {
+        ops.gelu_tanh(values, values, n);
+    } else {
+        ops.gelu_erf(values, values, n);
+    }
+    if (up != nullptr) ops.mul(up, values, n);
+}
+
 }  // namespace
 
 Executor::Sizes Executor::sizes_of(const model::Program& program) {
@@ -51,8 +76,8 @@ Executor::Sizes Executor::sizes_of(const model::Program& program) {
             widen(sizes.v, qkv->v.rows);
         } else if (const auto* project = std::get_if<model::ProjectAdd>(&any)) {
             widen(sizes.product, project->weight.rows);
-        } else if (const auto* ffn = std::get_if<model::GatedFfnAdd>(&any)) {
-            widen(sizes.ffn, ffn->gate.rows);
+        } else if (const auto* ffn = std::get_if<model::FfnAdd>(&any)) {
+            widen(sizes.ffn, ffn->up.rows);
             widen(sizes.product, ffn->down.rows);
         } else if (const auto* head = std::get_if<model::Head>(&any)) {
             widen(sizes.vocab, head->weight.rows);
@@ -126,11 +151,22 @@ std::size_t Executor::rows_per_task(std::size_t rows) const {
 
 void Executor::multiply(const Product& product, std::size_t begin, std::size_t end, std::size_t n_tokens) const {
     const model::Matrix& w = *product.weight;
-    if (n_tokens == 1) {
-        kernels::ops().gemv(w.dtype, w.data, w.row_bytes, begin, end, w.cols, product.x, product.y);
-    } else {
-        kernels::ops().gemm(w.dtype, w.data, w.row_bytes, begin, end, w.cols, product.x, product.x_stride, n_tokens,
-                            product.y, product.y_stride);
+    const std::size_t group_rows = w.group_rows == 0 ? w.rows : w.group_rows;
+    for (std::size_t row = begin; row < end;) {
+        const std::size_t group = row / group_rows, group_end = std::min((group + 1) * group_rows, end);
+        // As if the rows before this group were adjacent to it: row r lies at data + r * row_bytes.
+        const std::byte* data = w.data + group * (w.group_rows == 0 ? 0 : w.group_bytes - group_rows * w.row_bytes);
+        if (n_tokens == 1) {
+            kernels::ops().gemv(w.dtype, data, w.row_bytes, row, group_end, w.cols, product.x, product.y);
+        } else {
+            kernels::ops().gemm(w.dtype, data, w.row_bytes, row, group_end, w.cols, product.x, product.x_stride,
+                                n_tokens, product.y, product.y_stride);
+        }
+        row = group_end;
+    }
+    if (w.bias.empty()) return;
+    for (std::size_t token = 0; token < n_tokens; ++token) {
+        kernels::ops().add(w.bias.data() + begin, product.y + token * product.y_stride + begin, end - begin);
     }
 }
 
@@ -147,10 +183,19 @@ void Executor::multiply_all(std::span<const Product> products, std::size_t n_tok
     });
 }
 
-void Executor::multiply_add(const model::Matrix& weight, const float* x, std::size_t x_stride, float* y,
-                            std::size_t y_stride, std::size_t n_tokens) {
+void Executor::multiply_add(const model::Matrix& weight, const std::optional<model::Norm>& norm, const float* x,
+                            std::size_t x_stride, float* y, std::size_t y_stride, std::size_t n_tokens) {
     const std::size_t rows = weight.rows, block = rows_per_task(rows);
     const Product product{&weight, x, x_stride, product_.data(), rows};
+    if (norm) {  // needs whole rows of the product
+        multiply_all({&product, 1}, n_tokens);
+        pool_.parallel_for(n_tokens, [&](std::size_t token, int) {
+            float* values = product_.data() + token * rows;
+            normalize(*norm, values, values, rows);
+            kernels::ops().add(values, y + token * y_stride, rows);
+        });
+        return;
+    }
     pool_.parallel_for((rows + block - 1) / block, [&](std::size_t task, int) {
         const std::size_t begin = task * block, end = std::min(begin + block, rows);
         multiply(product, begin, end, n_tokens);
@@ -165,18 +210,19 @@ Status Executor::op(const model::Embed& embed, const Chunk& chunk) {
     float* out = at(embed.out);
     pool_.parallel_for(chunk.tokens.size(), [&](std::size_t token, int) {
         const auto id = static_cast<std::size_t>(chunk.tokens[token]);
-        kernels::ops().dequantize(table.dtype, table.data + id * table.row_bytes, out + token * table.cols, table.cols);
+        float* row = out + token * table.cols;
+        kernels::ops().dequantize(table.dtype, table.data + id * table.row_bytes, row, table.cols);
+        if (embed.scale != 1) kernels::ops().scale(row, embed.scale, table.cols);
     });
     return {};
 }
 
-Status Executor::op(const model::RmsNorm& norm, const Chunk& chunk) {
-    const std::size_t n = width(norm.in);
-    const float* in = at(norm.in);
-    float* out = at(norm.out);
-    pool_.parallel_for(chunk.tokens.size(), [&](std::size_t token, int) {
-        kernels::ops().rms_norm(in + token * n, norm.weight.values.data(), out + token * n, n, norm.eps);
-    });
+Status Executor::op(const model::Normalize& one, const Chunk& chunk) {
+    const std::size_t n = width(one.in);
+    const float* in = at(one.in);
+    float* out = at(one.out);
+    pool_.parallel_for(chunk.tokens.size(),
+                       [&](std::size_t token, int) { normalize(one.norm, in + token * n, out + token * n, n); });
     return {};
 }
 
@@ -199,6 +245,8 @@ Status Executor::op(const model::Qkv& qkv, const Chunk& chunk) {
         const kernels::Ops& ops = kernels::ops();
         float* q_row = q + token * q_width;
         float* k_row = k_.data() + token * k_width;
+        if (qkv.q_norm) normalize_heads(*qkv.q_norm, q_row, qkv.n_heads, layout.head_dim_k);
+        if (qkv.k_norm) normalize_heads(*qkv.k_norm, k_row, layout.n_kv_heads, layout.head_dim_k);
         ops.rope(q_row, q_row, qkv.n_heads, layout.head_dim_k, table, token, pairing);
         ops.rope(k_row, k_row, layout.n_kv_heads, layout.head_dim_k, table, token, pairing);
         auto stored = chunk.cache->store(qkv.layer, PartId::k, chunk.first + token, k_row);
@@ -234,31 +282,35 @@ Status Executor::op(const model::Attention& attention, const Chunk& chunk) {
         args.head_dim_k = layout.head_dim_k;
         args.head_dim_v = layout.head_dim_v;
         args.scale = attention.scale;
+        args.window = attention.window;
+        args.softcap = attention.softcap;
         kernels::ops().attention(args);
     });
     return {};
 }
 
 Status Executor::op(const model::ProjectAdd& project, const Chunk& chunk) {
-    multiply_add(project.weight, at(project.in), width(project.in), at(project.out), width(project.out),
+    multiply_add(project.weight, project.norm, at(project.in), width(project.in), at(project.out), width(project.out),
                  chunk.tokens.size());
     return {};
 }
 
-Status Executor::op(const model::GatedFfnAdd& ffn, const Chunk& chunk) {
-    const std::size_t n_tokens = chunk.tokens.size(), rows = ffn.gate.rows, block = rows_per_task(rows);
-    const Product gate{&ffn.gate, at(ffn.in), width(ffn.in), gate_.data(), rows};
+Status Executor::op(const model::FfnAdd& ffn, const Chunk& chunk) {
+    const std::size_t n_tokens = chunk.tokens.size(), rows = ffn.up.rows, block = rows_per_task(rows);
+    const bool gated = ffn.gate.rows != 0;
+    // What goes through the activation lies in gate_, gated or not.
+    const Product activated{gated ? &ffn.gate : &ffn.up, at(ffn.in), width(ffn.in), gate_.data(), rows};
     const Product up{&ffn.up, at(ffn.in), width(ffn.in), up_.data(), rows};
     pool_.parallel_for((rows + block - 1) / block, [&](std::size_t task, int) {
         const std::size_t begin = task * block, end = std::min(begin + block, rows);
-        multiply(gate, begin, end, n_tokens);
-        multiply(up, begin, end, n_tokens);
+        multiply(activated, begin, end, n_tokens);
+        if (gated) multiply(up, begin, end, n_tokens);
         for (std::size_t token = 0; token < n_tokens; ++token) {
-            float* gated = gate_.data() + token * rows + begin;
-            kernels::ops().silu_mul(gated, up_.data() + token * rows + begin, gated, end - begin);
+            const std::size_t offset = token * rows + begin;
+            activate(ffn.activation, gate_.data() + offset, gated ? up_.data() + offset : nullptr, end - begin);
         }
     });
-    multiply_add(ffn.down, gate_.data(), rows, at(ffn.out), width(ffn.out), n_tokens);
+    multiply_add(ffn.down, ffn.norm, gate_.data(), rows, at(ffn.out), width(ffn.out), n_tokens);
     return {};
 }
 
@@ -270,11 +322,15 @@ Status Executor::op(const model::Head& head, const Chunk& chunk) {
         const std::size_t count = std::min(head_block_tokens, n_tokens - begin);
         const float* in = at(head.in) + begin * hidden;
         pool_.parallel_for(count, [&](std::size_t token, int) {
-            kernels::ops().rms_norm(in + token * hidden, head.norm_weight.values.data(),
-                                    head_normed_.data() + token * hidden, hidden, head.eps);
+            normalize(head.norm, in + token * hidden, head_normed_.data() + token * hidden, hidden);
         });
         const Product product{&head.weight, head_normed_.data(), hidden, logits_.data(), vocab};
         multiply_all({&product, 1}, count);
+        if (head.softcap > 0) {
+            pool_.parallel_for(count, [&](std::size_t token, int) {
+                kernels::ops().softcap(logits_.data() + token * vocab, head.softcap, vocab);
+            });
+        }
         for (std::size_t token = 0; token < count && *chunk.on_logits; ++token) {
             HETERO_CHECK((*chunk.on_logits)(begin + token, {logits_.data() + token * vocab, vocab}));
         }

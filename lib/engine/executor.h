@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -61,20 +62,20 @@ private:
     void fill_rope(std::uint64_t first, std::size_t n_tokens);
 
     Status op(const model::Embed& embed, const Chunk& chunk);
-    Status op(const model::RmsNorm& norm, const Chunk& chunk);
+    Status op(const model::Normalize& one, const Chunk& chunk);
     Status op(const model::Qkv& qkv, const Chunk& chunk);
     Status op(const model::Attention& attention, const Chunk& chunk);
     Status op(const model::ProjectAdd& project, const Chunk& chunk);
-    Status op(const model::GatedFfnAdd& ffn, const Chunk& chunk);
+    Status op(const model::FfnAdd& ffn, const Chunk& chunk);
     Status op(const model::Head& head, const Chunk& chunk);
 
     // Rows [begin, end) of one product.
     void multiply(const Product& product, std::size_t begin, std::size_t end, std::size_t n_tokens) const;
     // Several products of the same input as one parallel loop: fewer meetings of the threads.
     void multiply_all(std::span<const Product> products, std::size_t n_tokens);
-    // y += W x
-    void multiply_add(const model::Matrix& weight, const float* x, std::size_t x_stride, float* y, std::size_t y_stride,
-                      std::size_t n_tokens);
+    // y += norm(W x)
+    void multiply_add(const model::Matrix& weight, const std::optional<model::Norm>& norm, const float* x,
+                      std::size_t x_stride, float* y, std::size_t y_stride, std::size_t n_tokens);
     [[nodiscard]] std::size_t rows_per_task(std::size_t rows) const;
 
     const model::Program& program_;

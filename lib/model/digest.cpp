@@ -70,12 +70,33 @@ std::string rope_scaling_text(const RopeConfig& rope) {
 }
 
 std::string arch_text(const Config& config) {
-    return fmt::format(
+    std::string text = fmt::format(
         "hetero-arch "
         "1\narch={}\nn_layers={}\nn_heads={}\nn_kv_heads={}\nhead_dim={}\nhidden={}\nffn={}\nvocab_size={}\n"
         "norm_eps={}\nrope_theta={}\nrotary_dim={}\nrope_scaling={}\n",
         config.arch, config.n_layers, config.n_heads, config.n_kv_heads, config.head_dim, config.hidden, config.ffn,
         config.vocab_size, config.norm_eps, config.rope.theta, config.rope.rotary_dim, rope_scaling_text(config.rope));
+    const auto add = [&text](std::string_view key, const auto& value) { text += fmt::format("{}={}\n", key, value); };
+    if (std::find(config.sliding.begin(), config.sliding.end(), true) != config.sliding.end()) {
+        std::string layers;
+        for (const bool sliding : config.sliding) layers += sliding ? '1' : '0';
+        add("sliding_layers", layers);
+        add("window", config.window);
+        if (config.sliding_rope) {
+            add("sliding_rope_theta", config.sliding_rope->theta);
+            add("sliding_rotary_dim", config.sliding_rope->rotary_dim);
+            add("sliding_rope_scaling", rope_scaling_text(*config.sliding_rope));
+        }
+    }
+    if (config.attention_scale != 0) add("attention_scale", config.attention_scale);
+    if (config.attention_softcap != 0) add("attention_softcap", config.attention_softcap);
+    if (config.logit_softcap != 0) add("logit_softcap", config.logit_softcap);
+    if (config.embedding_scale != 1) add("embedding_scale", config.embedding_scale);
+    if (config.activation == Activation::gelu_tanh) add("activation", "gelu_tanh");
+    if (config.activation == Activation::gelu_erf) add("activation", "gelu_erf");
+    if (config.attention_bias) add("attention_bias", true);
+    if (config.parallel_residual) add("parallel_residual", true);
+    return text;
 }
 
 }  // namespace hetero::model

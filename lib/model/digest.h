@@ -18,7 +18,8 @@ namespace hetero::model {
 [[nodiscard]] Digest weights_digest(const Digest& lineage, std::string_view header);
 
 // One "key=value" line per value that changes the arithmetic. How the rows of Q and K are ordered is not among them:
-// stored K is half-split either way. Neither are tied embeddings nor the context length.
+// stored K is half-split either way. Neither are tied embeddings nor the context length. What only some families have
+// is named where it differs from a Llama's.
 [[nodiscard]] std::string arch_text(const Config& config);
 
 // Canonical JSON of how RoPE frequencies are scaled, keys sorted; "none" without scaling.

@@ -20,6 +20,16 @@ std::string shortened(std::string_view text) { return printable(text, max_shown)
 
 std::string dumped(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
+std::optional<std::vector<std::string>> json_strings(const Json& json) {
+    if (!json.is_array()) return std::nullopt;
+    std::vector<std::string> strings;
+    for (const Json& value : json) {
+        if (!value.is_string()) return std::nullopt;
+        strings.push_back(value.get<std::string>());
+    }
+    return strings;
+}
+
 Keys::Value json_value(const Json& json) {
     switch (json.type()) {
         case Json::value_t::null:
@@ -40,7 +50,7 @@ Keys::Value json_value(const Json& json) {
         case Json::value_t::string:
             return json.get<std::string>();
         default:
-            return Keys::Compound{json.empty(), shortened(dumped(json))};
+            return Keys::Compound{json.empty(), shortened(dumped(json)), json_strings(json)};
     }
 }
 
@@ -96,7 +106,7 @@ Keys Keys::from_gguf(const io::GgufFile& gguf) {
         Value operator()(std::string_view v) const { return std::string(v); }
         Value operator()(const io::GgufArray& v) const {
             const std::size_t size = std::visit([](const auto& array) { return array.size(); }, v);
-            return Compound{size == 0, fmt::format("an array of {}", size)};
+            return Compound{size == 0, fmt::format("an array of {}", size), std::nullopt};
         }
     };
     Keys keys;
@@ -160,6 +170,23 @@ std::optional<std::string> Keys::compound_text(std::string_view key) {
     const Value* value = find(key);
     if (value == nullptr) return std::nullopt;
     return shown(*value);
+}
+
+Result<std::optional<std::vector<std::string>>> Keys::texts(std::string_view key) {
+    const Value* value = find(key);
+    if (value == nullptr) return std::nullopt;
+    const auto* compound = std::get_if<Compound>(value);
+    if (compound == nullptr || !compound->strings) {
+        return fail(Errc::bad_input, "{}: {} must be an array of strings, found {}", file_, key, shown(*value));
+    }
+    return compound->strings;
+}
+
+bool Keys::has(std::string_view key) const {
+    if (!key.ends_with('*')) return values_.contains(key);
+    const std::string_view prefix = key.substr(0, key.size() - 1);
+    const auto next = values_.lower_bound(prefix);
+    return next != values_.end() && next->first.starts_with(prefix);
 }
 
 Result<std::uint32_t> Keys::count(std::string_view key, std::uint32_t high, std::optional<std::uint32_t> fallback) {

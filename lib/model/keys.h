@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 #include "base/result.h"
 
@@ -23,6 +24,7 @@ public:
     struct Compound {  // an array or a deeply nested object: never read as a number
         bool empty = false;
         std::string text;
+        std::optional<std::vector<std::string>> strings;  // of an array that holds nothing else
     };
     using Value = std::variant<std::monostate, std::int64_t, double, bool, std::string, Compound>;
 
@@ -37,8 +39,12 @@ public:
     Result<std::optional<double>> number(std::string_view key, double low, double high);
     Result<std::optional<bool>> boolean(std::string_view key);
     Result<std::optional<std::string>> text(std::string_view key);
-    // The strings of an array, as JSON text; nullopt where missing.
+    // An array as JSON text, for messages; nullopt where missing.
     std::optional<std::string> compound_text(std::string_view key);
+    // An array of strings.
+    Result<std::optional<std::vector<std::string>>> texts(std::string_view key);
+    // Given at all, if only as null; a name that ends in '*' is a prefix. Does not count as read.
+    [[nodiscard]] bool has(std::string_view key) const;
 
     // A number of things, at least 1; missing is an error, unless there is a fallback.
     Result<std::uint32_t> count(std::string_view key, std::uint32_t high,

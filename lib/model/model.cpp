@@ -37,6 +37,26 @@ Result<const Family*> find_family(const std::string& file, std::string_view key,
                 known_names(member));
 }
 
+// What is no language model by itself, or more than one: said before anything else is complained of.
+Status refuse_other_kinds(const Keys& keys, const std::optional<std::string>& general_type) {
+    if (general_type && *general_type == "adapter") {
+        return fail(Errc::bad_input, "{}: is a LoRA adapter, which is not implemented; merge it into its base model",
+                    keys.file());
+    }
+    if (general_type && *general_type != "model") {
+        return fail(Errc::bad_input, "{}: general.type is \"{}\"; only \"model\" is implemented, not multimodal parts",
+                    keys.file(), general_type->substr(0, 64));
+    }
+    for (const std::string_view part : {"vision_config", "audio_config", "speech_config"}) {
+        if (keys.has(part) || keys.has(std::string(part) + ".*")) {
+            return fail(Errc::bad_input,
+                        "{}: has a {}: multimodal models are not implemented; use the text model by itself",
+                        keys.file(), part);
+        }
+    }
+    return {};
+}
+
 // The scalar metadata, one line each: what names these weights besides their data.
 std::string header_text(const io::GgufFile& gguf) {
     struct Visitor {
@@ -81,6 +101,8 @@ Status load_gguf(Model& model) {
     HETERO_TRY(model.gguf, io::GgufFile::open(model.path));
     model.weights = model.gguf;
     Keys keys = Keys::from_gguf(*model.gguf);
+    HETERO_TRY(const auto general_type, keys.text("general.type"));
+    HETERO_CHECK(refuse_other_kinds(keys, general_type));
     HETERO_TRY(const auto architecture, keys.text("general.architecture"));
     HETERO_TRY(const Family* family,
                find_family(model.path, "general.architecture", architecture, &Family::gguf_architecture));
@@ -90,6 +112,12 @@ Status load_gguf(Model& model) {
 
 Status load_folder(Model& model) {
     const std::string config_path = (fs::path(model.path) / "config.json").string();
+    std::error_code error;
+    if (const fs::path adapter = fs::path(model.path) / "adapter_config.json";
+        !fs::exists(config_path, error) && fs::exists(adapter, error)) {
+        return fail(Errc::bad_input, "{}: is a LoRA adapter, which is not implemented; merge it into its base model",
+                    adapter.string());
+    }
     HETERO_TRY(const io::MappedFile file, io::MappedFile::open(config_path));
     if (file.bytes().size() > max_config_bytes) {
         return fail(Errc::bad_input, "{}: has {} bytes, at most {} are read", config_path, file.bytes().size(),
@@ -97,6 +125,7 @@ Status load_folder(Model& model) {
     }
     const std::string text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
     HETERO_TRY(Keys keys, Keys::from_json(config_path, text));
+    HETERO_CHECK(refuse_other_kinds(keys, std::nullopt));
     HETERO_TRY(const auto model_type, keys.text("model_type"));
     HETERO_TRY(const Family* family, find_family(config_path, "model_type", model_type, &Family::model_type));
     HETERO_TRY(model.config, family->read_config(keys, Container::folder));

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,17 @@ struct Config {
     float norm_eps = 1e-5F;
     bool tied_embeddings = false;
     RopeConfig rope;
+
+    // What only some families have; the defaults are a Llama's.
+    std::vector<bool> sliding;               // [layer] sees only the last `window` tokens; empty: no layer does
+    std::uint32_t window = 0;                // its own token included
+    std::optional<RopeConfig> sliding_rope;  // of the sliding layers, where they have their own
+    float attention_scale = 0;               // 0: 1 / sqrt(head_dim)
+    float attention_softcap = 0, logit_softcap = 0;
+    float embedding_scale = 1;
+    Activation activation = Activation::silu;
+    bool attention_bias = false;     // where the family leaves it to the configuration
+    bool parallel_residual = false;  // likewise
 };
 
 class Model {

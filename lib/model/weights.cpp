@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/api/ops.h"
 
@@ -58,7 +59,7 @@ Result<Matrix> WeightReader::matrix(const std::string& name, std::uint64_t rows,
         return fail(Errc::bad_input, "{}: tensor {} has {} bytes, expected {} rows of {}", view->file, name,
                     view->bytes.size(), rows, row_bytes);
     }
-    return Matrix{name, view->dtype, view->bytes.data(), rows, cols, row_bytes};
+    return Matrix{name, view->dtype, view->bytes.data(), rows, cols, row_bytes, {}, 0, 0};
 }
 
 Result<Vector> WeightReader::vector(const std::string& name, std::uint64_t size) {
@@ -73,7 +74,18 @@ Result<Vector> WeightReader::vector(const std::string& name, std::uint64_t size)
     }
     Vector vector{name, std::vector<float>(size)};
     kernels::ops().dequantize(view->dtype, view->bytes.data(), vector.values.data(), size);
+    for (const float value : vector.values) {
+        if (!std::isfinite(value)) return fail(Errc::bad_input, "{}: tensor {} holds {}", view->file, name, value);
+    }
     return vector;
+}
+
+Result<Matrix> WeightReader::matrix(const std::string& name, const std::string& bias_name, std::uint64_t rows,
+                                    std::uint64_t cols) {
+    HETERO_TRY(Matrix matrix, this->matrix(name, rows, cols));
+    HETERO_TRY(Vector bias, vector(bias_name, rows));
+    matrix.bias = std::move(bias.values);
+    return matrix;
 }
 
 Status WeightReader::refuse_unused(const std::vector<std::string_view>& harmless) const {

@@ -23,7 +23,11 @@ public:
     // Missing, of another shape, or of a type that is no weight type: bad_input naming file, tensor, expected and
     // found.
     Result<Matrix> matrix(const std::string& name, std::uint64_t rows, std::uint64_t cols);
+    // A value that is not finite is refused too.
     Result<Vector> vector(const std::string& name, std::uint64_t size);
+    // matrix() with the vector `bias_name` as its bias.
+    Result<Matrix> matrix(const std::string& name, const std::string& bias_name, std::uint64_t rows,
+                          std::uint64_t cols);
 
     // Refuses tensors that were not taken: they belong to arithmetic that is not implemented (a bias, say).
     // Names that end with one of `harmless` are let pass.

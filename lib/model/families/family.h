@@ -25,8 +25,6 @@ struct Family {
 
 [[nodiscard]] const std::vector<const Family*>& families();
 
-extern const Family llama_family;
-
 // Bounds that no real model reaches and that keep every product of two of them far from overflow.
 namespace limits {
 inline constexpr std::uint32_t layers = 4096, heads = 4096, head_dim = 4096, hidden = 1U << 20, ffn = 1U << 22,

@@ -2,10 +2,23 @@
 
 namespace hetero::model {
 
+// One line per family; each is defined in its own file as NAME_family.
+#define HETERO_FAMILIES(X) \
+    X(llama)               \
+    X(qwen2)               \
+    X(qwen3)               \
+    X(mistral)             \
+    X(gemma2)              \
+    X(gemma3)              \
+    X(phi3)                \
+    X(gpt_neox)
+
+#define HETERO_DECLARE(name) extern const Family name##_family;
+HETERO_FAMILIES(HETERO_DECLARE)
+
 const std::vector<const Family*>& families() {
-    static const std::vector<const Family*> table = {
-        &llama_family,
-    };
+#define HETERO_ADDRESS(name) &name##_family,
+    static const std::vector<const Family*> table = {HETERO_FAMILIES(HETERO_ADDRESS)};
     return table;
 }
 

@@ -66,6 +66,21 @@ TEST_CASE("add is exact") {
     });
 }
 
+TEST_CASE("mul and scale are exact") {
+    for_lengths([](const Ops& ops, std::size_t n, std::size_t skew, Random& random) {
+        const auto x = mixed_input(n, skew, random);
+        auto y = mixed_input(n, skew, random);
+        auto expected = y;
+        ops.mul(x.data(), y.data(), n);
+        for (std::size_t i = 0; i < n; ++i) expected[i] *= x[i];
+        CHECK(count_differing(y, expected) == 0);
+        ops.scale(y.data(), 33.94112549695428F, n);
+        for (std::size_t i = 0; i < n; ++i) expected[i] *= 33.94112549695428F;
+        CHECK(count_differing(y, expected) == 0);
+        CHECK(y.intact());
+    });
+}
+
 TEST_CASE("8-bit quantization is exact, special values included") {
     for_lengths([](const Ops& ops, std::size_t n, std::size_t skew, Random& random) {
         const auto x = mixed_input(n, skew, random);

@@ -92,7 +92,7 @@ TEST_CASE("sessions that cannot be compared are refused") {
 TEST_CASE("logits that are no numbers never pass as small drift") {
     auto broken = std::make_shared<model::Model>(*tiny_model());
     auto& head = std::get<model::Head>(broken->program.ops.back());
-    head.norm_weight.values[3] = std::numeric_limits<float>::quiet_NaN();
+    head.norm.weight.values[3] = std::numeric_limits<float>::quiet_NaN();
     const auto a = make_session(tiny_model(), 16), b = make_session(broken, 16);
     must(a->prefill(prompt, engine::Logits::none, {}));
     must(b->prefill(prompt, engine::Logits::none, {}));

@@ -1,0 +1,49 @@
+// Qwen2 and Qwen2.5 (https://arxiv.org/abs/2407.10671): a Llama with biases on Q, K and V, and optionally a sliding
+// window in the upper layers.
+#include "model/families/shared.h"
+
+namespace hetero::model {
+namespace {
+
+Result<Config> config_from_gguf(Keys& keys) {
+    HETERO_TRY(Config config, read_gguf(keys, {.arch = "qwen2"}));
+    HETERO_CHECK(keys.refuse_unread("qwen2."));
+    return config;
+}
+
+Result<Config> config_from_folder(Keys& keys) {
+    HETERO_TRY(Config config,
+               read_folder(keys, {.class_name = "Qwen2ForCausalLM", .model_type = "qwen2", .n_kv_heads = 32}));
+    HETERO_CHECK(read_rope(keys, config.rope));
+    HETERO_CHECK(keys.only_text("hidden_act", "silu"));
+    HETERO_TRY(const auto slides, keys.boolean("use_sliding_window"));
+    HETERO_TRY(const std::uint32_t window, read_window(keys, 4096));
+    HETERO_TRY(const auto full_layers, keys.integer("max_window_layers", 0, limits::layers));
+    config.window = slides.value_or(false) ? window : 0;
+    HETERO_CHECK(
+        read_sliding_layers(keys, config, [&](std::uint32_t layer) { return layer >= full_layers.value_or(28); }));
+    HETERO_CHECK(keys.refuse_unread(""));
+    return config;
+}
+
+Result<Config> read_config(Keys& keys, Container container) {
+    HETERO_TRY(Config config, container == Container::gguf ? config_from_gguf(keys) : config_from_folder(keys));
+    config.arch = "qwen2";
+    HETERO_CHECK(check_heads(keys.file(), config));
+    return config;
+}
+
+Result<Program> build(Config& config, WeightReader& weights, Container container) {
+    const bool gguf = container == Container::gguf;
+    DecoderNames names = gguf ? gguf_names : folder_names;
+    names.q_bias = gguf ? "attn_q.bias" : "self_attn.q_proj.bias";
+    names.k_bias = gguf ? "attn_k.bias" : "self_attn.k_proj.bias";
+    names.v_bias = gguf ? "attn_v.bias" : "self_attn.v_proj.bias";
+    return build_decoder(config, weights, container, {names});
+}
+
+}  // namespace
+
+extern const Family qwen2_family{"qwen2", "qwen2", "qwen2", &read_config, &build};
+
+}  // namespace hetero::model

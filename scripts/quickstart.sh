@@ -15,23 +15,27 @@ model=$(scripts/get-model.sh)
 export PATH=$PWD/build/release/bin:$PATH
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+cd "$work"
+ln -s "$model" smollm2.gguf
 
 run() { printf '\n$ %s\n' "$*" >&2; "$@"; }
 
-run hetero-prefill -m "$model" --chat -p "$prompt" -o "$work/f16.h5"
-run kv-quantize "$work/f16.h5" --dtype int8 -o "$work/int8.h5"
-run kv-send "$work/int8.h5" -o "$work/received.h5"
-run kv-verify "$work/f16.h5" "$work/received.h5" -m "$model" --steps 32 --epsilon 0.05
-run hetero-decode -m "$model" "$work/received.h5" -n 64
+run hetero-prefill -m smollm2.gguf --chat -p "$prompt" -o f16.h5
+run kv-quantize f16.h5 --dtype int8 -o int8.h5
+run kv-send int8.h5 -o received.h5
+run kv-verify f16.h5 received.h5 -m smollm2.gguf --steps 32 --epsilon 0.05
+run hetero-decode -m smollm2.gguf received.h5 -n 64
 
-printf '\n# the same through pipes\n'
-run sh -c 'hetero-prefill -q -m "$1" --chat -p "$2" -o - | kv-quantize -q - --dtype int8 -o - | hetero-decode -q -m "$1" - -n 64' \
-  sh "$model" "$prompt"
+printf '\n\n# the same through pipes\n'
+# shellcheck disable=SC2016  # the inner shell expands them
+run sh -c 'hetero-prefill -q -m smollm2.gguf --chat -p "$1" -o - | kv-quantize -q - --dtype int8 -o - | hetero-decode -q -m smollm2.gguf - -n 64' \
+  sh "$prompt"
 
-printf '\n# the same through MPI, three ranks\n'
+printf '\n\n# the same through MPI, three ranks\n'
 as_root=()
 [ "$(id -u)" -eq 0 ] && as_root=(--allow-run-as-root)
 run mpirun "${as_root[@]}" --oversubscribe \
-  -n 1 hetero-prefill -q -m "$model" --chat -p "$prompt" -o mpi:1 : \
+  -n 1 hetero-prefill -q -m smollm2.gguf --chat -p "$prompt" -o mpi:1 : \
   -n 1 kv-quantize -q mpi:0 --dtype int8 -o mpi:2 : \
-  -n 1 hetero-decode -q -m "$model" mpi:1 -n 64 </dev/null
+  -n 1 hetero-decode -q -m smollm2.gguf mpi:1 -n 64 </dev/null
+echo

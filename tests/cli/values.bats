@@ -214,3 +214,9 @@ lab=$HETERO_BIN/kv_lab
   refuses 2 'empty' hetero-decode -m "$tiny" ''
   refuses 2 'empty' hetero-decode -m '' a.h5
 }
+
+@test "after -- a name may begin with a dash" {
+  hetero-prefill -m "$tiny" --tokens 5,6,7,8 -o ./-a.h5 -q
+  kv-verify -- -a.h5
+  refuses 2 'unknown option -b' kv-verify -b -- -a.h5
+}

@@ -41,7 +41,7 @@ void add_model_options(OptionTable& table, ModelOptions& options) {
 }
 
 Status check_device(Tool& tool, const ModelOptions& options) {
-    if (const char* reason = kernels::backend_error()) return fail(Errc::resource, "HETERO_BACKEND: {}", reason);
+    if (const char* reason = kernels::backend_error()) return fail(Errc::resource, "{}", reason);
     if (options.device == "cuda") {
         return fail(Errc::resource, "--device cuda: this build has no CUDA backend; use --device cpu");
     }

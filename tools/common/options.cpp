@@ -241,7 +241,9 @@ Status OptionTable::parse(int argc, char** argv) {
             }
         }
     }
-    if (const std::vector<std::string> extras = app.remaining(); problem.empty() && !extras.empty()) {
+    std::vector<std::string> extras = app.remaining();
+    std::erase(extras, "--");  // CLI11 follows it, and keeps it
+    if (problem.empty() && !extras.empty()) {
         const std::string& extra = extras.front();
         if (extra.starts_with("-") && extra.size() > 1) {
             const std::string word = extra.substr(0, extra.find('='));

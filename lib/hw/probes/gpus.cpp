@@ -2,6 +2,7 @@
 // come with the driver and are looked for at run time; the declarations below are of their stable C interfaces
 // (https://docs.nvidia.com/deploy/nvml-api, https://docs.nvidia.com/cuda/cuda-driver-api).
 #include "hw/isolated.h"
+#include "hw/probes/cuda_driver.h"
 #include "hw/probes/probes.h"
 
 namespace hetero::hw {
@@ -127,21 +128,21 @@ Json probe() {
 
 }  // namespace nvml
 
-namespace cuda {
+namespace cuda_driver {
 
-enum Attribute : int { multiprocessor_count = 16, l2_cache_bytes = 38, capability_major = 75, capability_minor = 76 };
+using namespace hetero::hw::cuda;
 
 Json probe() {
     const Library lib({"libcuda.so.1"});
     if (!lib.loaded()) return unknown_side("no NVIDIA driver: " + lib.error());
-    auto* init = lib.symbol<int(unsigned)>("cuInit");
-    auto* error_string = lib.symbol<int(int, const char**)>("cuGetErrorString");
-    auto* driver_version = lib.symbol<int(int*)>("cuDriverGetVersion");
-    auto* device_count = lib.symbol<int(int*)>("cuDeviceGetCount");
-    auto* device_get = lib.symbol<int(int*, int)>("cuDeviceGet");
-    auto* device_name = lib.symbol<int(char*, int, int)>("cuDeviceGetName");
-    auto* total_memory = lib.symbol<int(std::size_t*, int)>("cuDeviceTotalMem_v2");
-    auto* attribute = lib.symbol<int(int*, int, int)>("cuDeviceGetAttribute");
+    auto* init = lib.symbol<Init>("cuInit");
+    auto* error_string = lib.symbol<GetErrorString>("cuGetErrorString");
+    auto* driver_version = lib.symbol<DriverGetVersion>("cuDriverGetVersion");
+    auto* device_count = lib.symbol<DeviceGetCount>("cuDeviceGetCount");
+    auto* device_get = lib.symbol<DeviceGet>("cuDeviceGet");
+    auto* device_name = lib.symbol<DeviceGetName>("cuDeviceGetName");
+    auto* total_memory = lib.symbol<DeviceTotalMem>("cuDeviceTotalMem_v2");
+    auto* attribute = lib.symbol<DeviceGetAttribute>("cuDeviceGetAttribute");
     if (!init || !device_count || !device_get || !device_name || !total_memory || !attribute) {
         return unknown_side("libcuda.so.1 lacks its functions");
     }
@@ -151,7 +152,6 @@ Json probe() {
         return failed(call, text, code);
     };
     if (const int code = init(0); code != 0) {
-        constexpr int stub_library = 34;  // CUDA_ERROR_STUB_LIBRARY
         if (code == stub_library)
             return unknown_side("only the toolkit's stub of libcuda is found, not the driver's library");
         return unknown_side(reason("cuInit", code));
@@ -194,7 +194,7 @@ Json probe() {
     return side;
 }
 
-}  // namespace cuda
+}  // namespace cuda_driver
 
 Json isolated_side(Json (*probe)()) {
     const auto text = run_isolated([probe] { return probe().dump(-1, ' ', false, Json::error_handler_t::replace); },
@@ -209,7 +209,7 @@ Json isolated_side(Json (*probe)()) {
 Json probe_gpus(const Context& context) {
     Json section;
     section["nvml"] = context.recorded() ? unknown_side(not_recorded) : isolated_side(nvml::probe);
-    section["cuda"] = context.recorded() ? unknown_side(not_recorded) : isolated_side(cuda::probe);
+    section["cuda"] = context.recorded() ? unknown_side(not_recorded) : isolated_side(cuda_driver::probe);
     return section;
 }
 

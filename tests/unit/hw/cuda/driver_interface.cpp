@@ -1,0 +1,47 @@
+// What hw-probe declares of the CUDA driver interface, held against the toolkit's own header.
+#include <cuda.h>
+#include <doctest/doctest.h>
+
+#include <type_traits>
+
+#include "hw/probes/cuda_driver.h"
+
+namespace {
+
+// An argument or result as it is passed: enumerations go as their underlying int.
+template <class T>
+using Passed = typename std::conditional_t<std::is_enum_v<T>, std::underlying_type<T>, std::type_identity<T>>::type;
+template <class T>
+using AsInt = std::conditional_t<std::is_same_v<Passed<T>, unsigned> && std::is_enum_v<T>, int, Passed<T>>;
+
+template <class>
+struct PassedFunction;
+template <class R, class... Args>
+struct PassedFunction<R(Args...)> {
+    using type = AsInt<R>(AsInt<Args>...);
+};
+template <class Header, class Ours>
+constexpr bool same_interface = std::is_same_v<typename PassedFunction<Header>::type, Ours>;
+
+}  // namespace
+
+namespace cuda = hetero::hw::cuda;
+
+static_assert(sizeof(CUresult) == sizeof(int) && sizeof(CUdevice_attribute) == sizeof(int));
+static_assert(std::is_same_v<CUdevice, int>);
+static_assert(same_interface<decltype(cuInit), cuda::Init>);
+static_assert(same_interface<decltype(cuGetErrorString), cuda::GetErrorString>);
+static_assert(same_interface<decltype(cuDriverGetVersion), cuda::DriverGetVersion>);
+static_assert(same_interface<decltype(cuDeviceGetCount), cuda::DeviceGetCount>);
+static_assert(same_interface<decltype(cuDeviceGet), cuda::DeviceGet>);
+static_assert(same_interface<decltype(cuDeviceGetName), cuda::DeviceGetName>);
+static_assert(same_interface<decltype(cuDeviceTotalMem), cuda::DeviceTotalMem>);
+static_assert(same_interface<decltype(cuDeviceGetAttribute), cuda::DeviceGetAttribute>);
+
+TEST_CASE("constants of the CUDA driver interface are those of cuda.h") {
+    CHECK(cuda::multiprocessor_count == static_cast<int>(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));
+    CHECK(cuda::l2_cache_bytes == static_cast<int>(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE));
+    CHECK(cuda::capability_major == static_cast<int>(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR));
+    CHECK(cuda::capability_minor == static_cast<int>(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR));
+    CHECK(cuda::stub_library == static_cast<int>(CUDA_ERROR_STUB_LIBRARY));
+}

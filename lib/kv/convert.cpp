@@ -176,7 +176,7 @@ Result<Header> converted_header(const Header& in, const Scheme& k, const Scheme&
                 return fail(
                     Errc::usage,
                     "layer {}, {}: already quantized ({}); quantizing again adds error to error: start from the "
-                    "unquantized state, or ask for requantizing",
+                    "unquantized state, or allow it (--requantize)",
                     layer, part_name(id), from->name());
             }
             schemes[layer] = scheme_after(schemes[layer], wanted, *from, *to);

@@ -69,7 +69,7 @@ Status check_group_params(std::string_view codec, const Params& params, std::uin
     if (params.axis == Axis::token && params.group > head_dim) {
         return fail(
             Errc::usage,
-            "{}: group {} is larger than a head of {}; on the token axis groups are 1 to {}, or 0 for the whole head",
+            "{}: group {} is larger than a head of {}; on the token axis groups are 1 to {}, and by default the whole head",
             codec, params.group, head_dim, head_dim);
     }
     if (params.axis == Axis::channel && (params.group == 0 || params.group > max_channel_group)) {

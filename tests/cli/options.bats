@@ -196,3 +196,15 @@ END
   run --separate-stderr kv-send a.h5 -o c.h5 --progress never -q
   [ -z "$stderr" ]
 }
+
+@test "what --dump-config prints can be read by --config" {
+  hetero-prefill -m "$tiny" --tokens 5,6,7 -o state.h5 -q
+  for tool in kv-quantize kv-verify kv-send; do
+    "$tool" --dump-config >"$tool.toml"
+  done
+  kv-quantize --config kv-quantize.toml state.h5 --dtype int8 -o q.h5
+  kv-verify --config kv-verify.toml state.h5
+  kv-verify --config kv-verify.toml state.h5 q.h5 --epsilon 100
+  kv-send --config kv-send.toml state.h5 -o sent.h5
+  refuses 2 'group' kv-quantize state.h5 --dtype int8 --group 0 -o x.h5
+}

@@ -271,7 +271,8 @@ Status OptionTable::apply_settings(const std::string& path, std::string_view too
             config_->set_flag(option.name(), {option.show()});
             continue;
         }
-        config_->set_default(option.name(), {option.default_text});
+        // An option without a default is not in the dump, so that the dump can be read again.
+        if (!option.default_text.empty()) config_->set_default(option.name(), {option.default_text});
         const Setting* setting = config_->find(option.name());
         if (setting == nullptr || setting->origin == Origin::fallback) continue;
         if (setting->values.size() > 1 && !option.repeatable) {

@@ -112,8 +112,11 @@ int main(int argc, char** argv) {
     for (const quant::Codec* codec : quant::codecs()) dtype.choices.emplace_back(codec->name());
     table.choice("--axis", &options.axis, {"token", "channel"}, "groups lie within a token's head, or along the tokens")
         .setting = true;
-    table.integer("--group", "N", &options.group, 1, 1U << 20, "elements that share a scale; else the whole head")
-        .setting = true;
+    Option& group =
+        table.integer("--group", "N", &options.group, 1, 1U << 20, "elements that share a scale; else the whole head");
+    group.setting = true;
+    group.show = [&] { return options.group == 0 ? std::string() : fmt::format("{}", options.group); };
+    group.default_text.clear();
     table.flag("--sym", &options.symmetric, "scale only: x = q * s (this is the default)").setting = true;
     table.flag("--asym", &options.asymmetric, "scale and zero: x = q * s + z").setting = true;
     table.choice("--scale-dtype", &options.scale_dtype, {"f16", "f32"}, "type of scales and zeros").setting = true;

@@ -81,10 +81,36 @@ struct Part {
     Tensor zero;    // asymmetric: as scale; else empty
 };
 
-enum class LayerKind : std::uint8_t { gqa };  // "swa" and "mla" have names in the format
+// What a layer keeps of a sequence.
+enum class LayerKind : std::uint8_t {
+    gqa,  // K and V of every token; MHA and MQA are its ends
+    swa,  // the same, of the last `window` tokens only
+    mla   // no heads: K is the compressed latent [token][1][head_dim_k], V the RoPE key [token][1][head_dim_v]
+};
+
+struct LayerShape {
+    LayerKind kind = LayerKind::gqa;
+    std::uint32_t window = 0;  // of swa: tokens that a query sees, its own included; else 0
+    // The first token whose K and V are stored, of a sequence of n_tokens; one more than the next query sees, so that
+    // the last position can be computed anew.
+    [[nodiscard]] std::uint64_t first_token(std::uint64_t n_tokens) const noexcept {
+        return kind == LayerKind::swa && n_tokens > window ? n_tokens - window : 0;
+    }
+    [[nodiscard]] std::uint64_t stored_tokens(std::uint64_t n_tokens) const noexcept {
+        return n_tokens - first_token(n_tokens);
+    }
+    friend bool operator==(const LayerShape&, const LayerShape&) = default;
+};
+
+// Which KV heads of a whole state this one holds: those of one rank under tensor parallelism. Ranges of different ranks
+// overlap where there are more ranks than KV heads. Layers without heads (mla) are whole in every shard.
+struct Shard {
+    std::uint32_t tp_size = 1, tp_rank = 0;
+    std::uint32_t head_first = 0, head_count = 0;  // head_count 0: all heads (tp_size is 1 then)
+    friend bool operator==(const Shard&, const Shard&) = default;
+};
 
 struct Layer {
-    LayerKind kind = LayerKind::gqa;
     Part k, v;
     [[nodiscard]] Part& part(PartId id) noexcept { return id == PartId::k ? k : v; }
     [[nodiscard]] const Part& part(PartId id) const noexcept { return id == PartId::k ? k : v; }
@@ -110,6 +136,8 @@ struct Header {
     std::vector<Sequence> sequences;
     // scheme[part] of every layer and sequence: a state has one scheme for K and one for V in each layer
     std::vector<Scheme> k_schemes, v_schemes;  // [n_layers]
+    std::vector<LayerShape> layer_shapes;      // [n_layers]; empty: all gqa
+    Shard shard;
     std::vector<ProvenanceEntry> provenance;
     std::uint32_t tokens_per_chunk =
         0;  // chunk = checksum unit; 0: the writer chooses (1..4 MiB, multiple of the channel groups)
@@ -120,6 +148,12 @@ struct Header {
         return part == PartId::k ? k_schemes : v_schemes;
     }
     [[nodiscard]] const Scheme& scheme(std::size_t layer, PartId part) const { return schemes(part)[layer]; }
+    [[nodiscard]] LayerShape layer_shape(std::size_t layer) const {
+        return layer_shapes.empty() ? LayerShape{} : layer_shapes[layer];
+    }
+    [[nodiscard]] std::uint32_t stored_heads() const noexcept {  // of identity.n_kv_heads
+        return shard.head_count == 0 ? identity.n_kv_heads : shard.head_count;
+    }
     [[nodiscard]] std::uint64_t payload_bytes() const;  // of all layers: values, scales, zeros
 };
 

@@ -72,6 +72,15 @@ std::string header_text(const Header& header) {
             text +=
                 fmt::format("{} {} {}\n", schemes == &header.k_schemes ? 'k' : 'v', layer, describe((*schemes)[layer]));
     }
+    // What a whole state of gqa layers does not have leaves no line, so that its text is that of version 1.0.
+    for (std::size_t layer = 0; layer < header.layer_shapes.size(); ++layer) {
+        const LayerShape& shape = header.layer_shapes[layer];
+        if (shape.kind != LayerKind::gqa)
+            text += fmt::format("layer {} kind={} window={}\n", layer, kind_name(shape.kind), shape.window);
+    }
+    if (header.is_shard())
+        text += fmt::format("shard tp_size={} tp_rank={} head_first={} head_count={}\n", header.shard.tp_size,
+                            header.shard.tp_rank, header.shard.head_first, header.shard.head_count);
     for (const ProvenanceEntry& entry : header.provenance)
         text += fmt::format("provenance={}\t{}\t{}\n", escape(entry.tool), escape(entry.version), escape(entry.what));
     return text;

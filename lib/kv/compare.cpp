@@ -140,15 +140,39 @@ private:
     std::optional<State> state_;
 };
 
-Status check_shapes(const Identity& a, const Identity& b) {
-    const std::array<std::pair<const char*, std::pair<std::uint32_t, std::uint32_t>>, 4> counts = {
-        {{"n_layers", {a.n_layers, b.n_layers}},
-         {"n_kv_heads", {a.n_kv_heads, b.n_kv_heads}},
-         {"head_dim_k", {a.head_dim_k, b.head_dim_k}},
-         {"head_dim_v", {a.head_dim_v, b.head_dim_v}}}};
+Status check_shapes(const Header& a, const Header& b) {
+    const std::array<std::pair<const char*, std::pair<std::uint32_t, std::uint32_t>>, 5> counts = {
+        {{"n_layers", {a.identity.n_layers, b.identity.n_layers}},
+         {"n_kv_heads", {a.identity.n_kv_heads, b.identity.n_kv_heads}},
+         {"head_dim_k", {a.identity.head_dim_k, b.identity.head_dim_k}},
+         {"head_dim_v", {a.identity.head_dim_v, b.identity.head_dim_v}},
+         {"head_count", {a.stored_heads(), b.stored_heads()}}}};
     for (const auto& [name, pair] : counts) {
         if (pair.first != pair.second)
             return fail(Errc::bad_input, "not comparable: {} is {} and {}", name, pair.first, pair.second);
+    }
+    return {};
+}
+
+// Layers of different kinds are listed as mismatches; they can be compared where they store the same tokens.
+Status compare_layer_shapes(const Header& a, const Header& b, std::vector<Mismatch>& mismatches) {
+    auto shapes = compare(a.layer_shapes, b.layer_shapes);
+    mismatches.insert(mismatches.end(), shapes.begin(), shapes.end());
+    if (a.shard.head_first != b.shard.head_first)
+        mismatches.push_back(
+            {"head_first", fmt::format("{}", a.shard.head_first), fmt::format("{}", b.shard.head_first)});
+    if (shapes.empty()) return {};
+    for (std::size_t s = 0; s < a.sequences.size(); ++s) {
+        const std::uint64_t n_tokens = a.sequences[s].tokens.size();
+        for (std::uint32_t layer = 0; layer < a.identity.n_layers; ++layer) {
+            const LayerShape left = a.layer_shape(layer), right = b.layer_shape(layer);
+            if (left.stored_tokens(n_tokens) != right.stored_tokens(n_tokens))
+                return fail(
+                    Errc::bad_input,
+                    "not comparable: layer {} is {} and {}: of the {} tokens of sequence {} it stores {} and {}", layer,
+                    to_text(left), to_text(right), n_tokens, a.sequences[s].id, left.stored_tokens(n_tokens),
+                    right.stored_tokens(n_tokens));
+        }
     }
     return {};
 }
@@ -204,17 +228,18 @@ void compare_logits(const Header& a, const Paired& paired, Comparison& compariso
 Result<Comparison> compare_all(Source& a, Source& b, bool allow_equal_nan) {
     const Header& header = a.header();
     Comparison comparison;
-    HETERO_CHECK(check_shapes(header.identity, b.header().identity));
+    HETERO_CHECK(check_shapes(header, b.header()));
     comparison.mismatches = compare(header.identity, b.header().identity);
     HETERO_TRY(Paired paired, Paired::make(header, b));
     HETERO_CHECK(compare_tokens(header, paired, comparison.mismatches));
+    HETERO_CHECK(compare_layer_shapes(header, b.header(), comparison.mismatches));
     compare_logits(header, paired, comparison);
 
     std::uint64_t n = 0;
-    for (const Sequence& sequence : header.sequences)
-        for (const PartId id : {PartId::k, PartId::v})
-            n += sequence.tokens.size() * header.identity.n_layers * header.identity.n_kv_heads *
-                 header.identity.head_dim(id);
+    for (std::size_t s = 0; s < header.sequences.size(); ++s)
+        for (std::uint32_t l = 0; l < header.identity.n_layers; ++l)
+            n += header.stored_tokens(s, l) * header.stored_heads() *
+                 (header.identity.head_dim_k + header.identity.head_dim_v);
     Percentile99 p99(n);
     for (std::size_t s = 0; s < header.sequences.size(); ++s) {
         const Sequence& sequence = header.sequences[s];
@@ -224,18 +249,19 @@ Result<Comparison> compare_all(Source& a, Source& b, bool allow_equal_nan) {
             for (const PartId id : {PartId::k, PartId::v}) {
                 const auto named = [&](const Error& error, const Source& source) {
                     return fail_with(error, fmt::format("{}: sequence {}, layer {}, {}", source.name(), sequence.id, l,
-                                                        part_name(id)));
+                                                        source.header().part_name(l, id)));
                 };
-                const std::uint64_t n_tokens = sequence.tokens.size();
-                auto x = decode_part(header, left.part(id), n_tokens, id);
+                const std::uint64_t n_tokens = header.stored_tokens(s, l), first = header.first_token(s, l);
+                auto x = decode_part(header, left.part(id), n_tokens, id, first);
                 if (!x) return named(x.error(), a);
-                auto y = decode_part(b.header(), right.part(id), n_tokens, id);
+                auto y = decode_part(b.header(), right.part(id), n_tokens, id, first);
                 if (!y) return named(y.error(), b);
                 PartComparison part = compare_values(*x, *y, allow_equal_nan, p99);
                 part.difference.sequence = sequence.id;
                 part.difference.layer = l;
+                part.difference.kind = header.layer_shape(l).kind;
                 part.difference.part = id;
-                const auto place = [&](std::size_t i) { return locate(header.identity, sequence.id, l, id, i); };
+                const auto place = [&](std::size_t i) { return locate(header, s, l, id, i); };
                 if (part.difference.max_abs > comparison.max_abs || comparison.parts.empty()) {
                     comparison.max_abs = part.difference.max_abs;
                     comparison.worst = place(part.worst);
@@ -258,15 +284,18 @@ Result<Comparison> compare_all(Source& a, Source& b, bool allow_equal_nan) {
 
 }  // namespace
 
-Location locate(const Identity& identity, std::string sequence, std::uint32_t layer, PartId part, std::uint64_t index) {
-    const std::uint64_t dim = identity.head_dim(part);
-    const std::uint64_t row = dim * identity.n_kv_heads;
-    return {std::move(sequence),
-            layer,
-            part,
-            index / row,
-            static_cast<std::uint32_t>(index % row / dim),
-            static_cast<std::uint32_t>(index % dim)};
+Location locate(const Header& header, std::size_t sequence, std::uint32_t layer, PartId part, std::uint64_t index) {
+    const std::uint64_t dim = header.identity.head_dim(part);
+    const std::uint64_t row = dim * header.stored_heads();
+    Location place;
+    place.sequence = header.sequences[sequence].id;
+    place.layer = layer;
+    place.kind = header.layer_shape(layer).kind;
+    place.part = part;
+    place.token = header.first_token(sequence, layer) + index / row;
+    place.head = header.shard.head_first + static_cast<std::uint32_t>(index % row / dim);
+    place.dim = static_cast<std::uint32_t>(index % dim);
+    return place;
 }
 
 Result<Comparison> compare_states(Source& a, Source& b, bool allow_equal_nan) try {

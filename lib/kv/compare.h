@@ -13,18 +13,20 @@ namespace hetero::kv {
 struct Location {
     std::string sequence;
     std::uint32_t layer = 0;
+    LayerKind kind = LayerKind::gqa;
     PartId part = PartId::k;
-    std::uint64_t token = 0;
-    std::uint32_t head = 0, dim = 0;
+    std::uint64_t token = 0;          // of the sequence, whatever the layer's first stored token is
+    std::uint32_t head = 0, dim = 0;  // head: of the whole state, whatever shard is read
 };
 
-// Of the value `index` in [token][kv_head][head_dim].
-[[nodiscard]] Location locate(const Identity& identity, std::string sequence, std::uint32_t layer, PartId part,
+// Of the value `index` in [stored token][stored kv_head][head_dim].
+[[nodiscard]] Location locate(const Header& header, std::size_t sequence, std::uint32_t layer, PartId part,
                               std::uint64_t index);
 
 struct PartDifference {
     std::string sequence;
     std::uint32_t layer = 0;
+    LayerKind kind = LayerKind::gqa;
     PartId part = PartId::k;
     std::uint64_t elements = 0;
     double max_abs = 0, mean_abs = 0;
@@ -34,8 +36,8 @@ struct PartDifference {
 };
 
 struct Comparison {
-    std::vector<Mismatch>
-        mismatches;  // hard differences of the identities, of tokens ("tokens[4]") and of pending_token
+    std::vector<Mismatch> mismatches;   // hard differences of the identities, of layer shapes, shards, tokens
+                                        // ("tokens[4]") and pending_token
     std::vector<PartDifference> parts;  // in order of sequence, layer, part
     double max_abs = 0;
     double p99_abs = 0;  // nearest rank: one of the differences
@@ -51,7 +53,7 @@ struct Comparison {
 };
 
 // Reads both to the end, layer by layer. States whose shapes differ are not comparable (bad_input); differing
-// identities are listed and equal shapes compared all the same. Sequences are paired by id.
+// identities and kinds of layers are listed and equal shapes compared all the same. Sequences are paired by id.
 // NaN and infinities that do not pass count as an infinite difference in max_abs and p99_abs; mean_abs, relative_l2 and
 // cosine leave them out.
 Result<Comparison> compare_states(Source& a, Source& b, bool allow_equal_nan);

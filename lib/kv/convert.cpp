@@ -25,9 +25,8 @@ Result<const Codec*> codec_of(const Scheme& scheme, Errc unknown = Errc::bad_inp
     return codec;
 }
 
-Shape shape_of(const Header& header, std::uint64_t n_tokens, PartId id) {
-    const Identity& identity = header.identity;
-    return {n_tokens, identity.n_kv_heads, identity.head_dim(id)};
+Shape shape_of(const Header& header, std::uint64_t n_tokens, PartId id, std::uint64_t first_token = 0) {
+    return {n_tokens, header.stored_heads(), header.identity.head_dim(id), first_token};
 }
 
 bool same_storage(const Scheme& a, const Scheme& b) { return a.codec == b.codec && a.params == b.params; }
@@ -42,7 +41,7 @@ Scheme scheme_after(const Scheme& from, Scheme wanted, const Codec& from_codec, 
     return wanted;
 }
 
-// Where the encoding of tokens [first, first + ...) lies in the encoding of the whole; `first` is a multiple of the
+// Where the encoding of rows [first, first + ...) lies in the encoding of the whole; `first` is a multiple of the
 // channel group.
 EncodedBytes offsets(const Codec& codec, const Scheme& scheme, Shape shape, std::uint64_t first) {
     shape.tokens = first;
@@ -76,11 +75,11 @@ public:
 
     // The part with another scheme. Tasks are token ranges; of several errors the first range's is returned.
     Result<Part> convert(const Header& header, const Part& from, const Scheme& scheme, std::uint64_t n_tokens,
-                         PartId id) {
+                         PartId id, std::uint64_t first_token) {
         HETERO_TRY(const Codec* in, codec_of(from.scheme));
         HETERO_TRY(const Codec* out, codec_of(scheme, Errc::usage));
         HETERO_TRY(Part part, allocate_part(header, scheme, n_tokens, id));
-        const Shape shape = shape_of(header, n_tokens, id);
+        const Shape shape = shape_of(header, n_tokens, id, first_token);
         HETERO_CHECK(in->check(from.scheme.params, shape.head_dim));
         const EncodedBytes size = in->bytes(from.scheme.params, shape);
         if (size.values != from.values.bytes.size() || size.scale != from.scale.bytes.size() ||
@@ -92,9 +91,10 @@ public:
         std::vector<Status> done(tasks);
         for (Worker& worker : workers_) worker.seconds = 0;
         pool_.parallel_for(tasks, [&](std::size_t task, int worker) {
+            const std::uint64_t row = task * step;
             Shape range = shape;
-            range.first_token = task * step;
-            range.tokens = std::min(step, n_tokens - range.first_token);
+            range.first_token += row;
+            range.tokens = std::min(step, n_tokens - row);
             done[task] = convert_range(*in, from, *out, part, shape, range, workers_[static_cast<std::size_t>(worker)]);
         });
         for (const Status& status : done) HETERO_CHECK(status);
@@ -123,12 +123,13 @@ private:
             return fail(Errc::resource, "out of memory: {} values of scratch", 2 * n);
         }
         const auto start = std::chrono::steady_clock::now();
-        const EncodedBytes from_at = offsets(in, from.scheme, whole, range.first_token);
+        const std::uint64_t row = range.first_token - whole.first_token;
+        const EncodedBytes from_at = offsets(in, from.scheme, whole, row);
         const EncodedBytes from_size = in.bytes(from.scheme.params, range);
         HETERO_CHECK(in.decode(from.scheme.params, range, slice(from.values, from_at.values, from_size.values),
                                slice(from.scale, from_at.scale, from_size.scale),
                                slice(from.zero, from_at.zero, from_size.zero), worker.source));
-        const EncodedBytes to_at = offsets(out, to.scheme, whole, range.first_token);
+        const EncodedBytes to_at = offsets(out, to.scheme, whole, row);
         const EncodedBytes to_size = out.bytes(to.scheme.params, range);
         const quant::EncodedSpans spans{std::span(to.values.bytes).subspan(to_at.values, to_size.values),
                                         std::span(to.scale.bytes).subspan(to_at.scale, to_size.scale),
@@ -177,7 +178,7 @@ Result<Header> converted_header(const Header& in, const Scheme& k, const Scheme&
                     Errc::usage,
                     "layer {}, {}: already quantized ({}); quantizing again adds error to error: start from the "
                     "unquantized state, or allow it (--requantize)",
-                    layer, part_name(id), from->name());
+                    layer, in.part_name(layer, id), from->name());
             }
             schemes[layer] = scheme_after(schemes[layer], wanted, *from, *to);
         }
@@ -187,9 +188,10 @@ Result<Header> converted_header(const Header& in, const Scheme& k, const Scheme&
 
 }  // namespace
 
-Result<std::vector<float>> decode_part(const Header& header, const Part& part, std::uint64_t n_tokens, PartId id) {
+Result<std::vector<float>> decode_part(const Header& header, const Part& part, std::uint64_t n_tokens, PartId id,
+                                       std::uint64_t first_token) {
     HETERO_TRY(const Codec* codec, codec_of(part.scheme));
-    const Shape shape = shape_of(header, n_tokens, id);
+    const Shape shape = shape_of(header, n_tokens, id, first_token);
     if (part.values.bytes.size() != codec->bytes(part.scheme.params, shape).values) {  // before memory is taken
         return fail(Errc::bad_input, "{} bytes of values do not fit {} tokens of codec {}", part.values.bytes.size(),
                     n_tokens, codec->name());
@@ -206,10 +208,10 @@ Result<std::vector<float>> decode_part(const Header& header, const Part& part, s
 }
 
 Result<Part> encode_part(const Header& header, const Scheme& scheme, std::uint64_t n_tokens, PartId id,
-                         const std::vector<float>& values) {
+                         const std::vector<float>& values, std::uint64_t first_token) {
     HETERO_TRY(const Codec* codec, codec_of(scheme, Errc::usage));
     HETERO_TRY(Part part, allocate_part(header, scheme, n_tokens, id));
-    HETERO_CHECK(codec->encode_into(scheme.params, shape_of(header, n_tokens, id), values,
+    HETERO_CHECK(codec->encode_into(scheme.params, shape_of(header, n_tokens, id, first_token), values,
                                     {part.values.bytes, part.scale.bytes, part.zero.bytes}));
     return part;
 }
@@ -228,7 +230,7 @@ Result<ConvertReport> convert_state(Source& in, Sink& out, const Scheme& k, cons
     Converter converter(threads);
     std::uint64_t values = 0;
     auto run = [&]() -> Status {
-        for (const Sequence& sequence : from.sequences) {
+        for (std::size_t s = 0; s < from.sequences.size(); ++s) {
             for (std::size_t layer = 0; layer < header.k_schemes.size(); ++layer) {
                 HETERO_TRY(Layer data, in.read_layer());
                 for (PartId id : {PartId::k, PartId::v}) {
@@ -238,10 +240,12 @@ Result<ConvertReport> convert_state(Source& in, Sink& out, const Scheme& k, cons
                     const Scheme& scheme = header.scheme(layer, id);
                     report.exact = report.exact && conversion_is_exact(part.scheme, scheme);
                     if (!same_storage(part.scheme, scheme)) {
-                        auto converted = converter.convert(from, part, scheme, sequence.tokens.size(), id);
+                        auto converted = converter.convert(from, part, scheme, from.stored_tokens(s, layer), id,
+                                                           from.first_token(s, layer));
                         if (!converted) {
-                            return fail_with(converted.error(), fmt::format("{}: sequence {}, layer {}, {}", in.name(),
-                                                                            sequence.id, layer, part_name(id)));
+                            return fail_with(converted.error(),
+                                             fmt::format("{}: sequence {}, layer {}, {}", in.name(),
+                                                         from.sequences[s].id, layer, from.part_name(layer, id)));
                         }
                         part = std::move(*converted);
                     }

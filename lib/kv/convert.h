@@ -8,11 +8,13 @@
 
 namespace hetero::kv {
 
-// f32 [token][kv_head][head_dim] of a part.
-Result<std::vector<float>> decode_part(const Header& header, const Part& part, std::uint64_t n_tokens, PartId id);
+// f32 [token][kv_head][head_dim] of a part: of the tokens and heads that are stored. `first_token` is that of the first
+// row, for messages.
+Result<std::vector<float>> decode_part(const Header& header, const Part& part, std::uint64_t n_tokens, PartId id,
+                                       std::uint64_t first_token = 0);
 // A part with `scheme` from f32 values.
 Result<Part> encode_part(const Header& header, const Scheme& scheme, std::uint64_t n_tokens, PartId id,
-                         const std::vector<float>& values);
+                         const std::vector<float>& values, std::uint64_t first_token = 0);
 
 // True where going from one scheme to the other loses nothing (same scheme, or a wider float).
 [[nodiscard]] bool conversion_is_exact(const Scheme& from, const Scheme& to);

@@ -1,5 +1,6 @@
 #include "kv/file_layout.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -19,6 +20,29 @@ constexpr std::array<std::pair<DType, Element>, 6> types = {{{DType::f16, Elemen
 
 std::string sequence_name(std::size_t index) { return fmt::format("{:04}", index); }
 std::string layer_name(std::size_t index) { return fmt::format("{:03}", index); }
+
+const char* column_name(LayerKind kind, Column column) noexcept {
+    static constexpr std::array<const char*, n_columns> heads = {"k", "v", "k_scale", "v_scale", "k_zero", "v_zero"};
+    static constexpr std::array<const char*, n_columns> latent = {"latent",       "k_rope",      "latent_scale",
+                                                                  "k_rope_scale", "latent_zero", "k_rope_zero"};
+    return (kind == LayerKind::mla ? latent : heads).at(static_cast<std::size_t>(column));
+}
+
+std::vector<std::uint64_t> file_shape(LayerKind kind, std::vector<std::uint64_t> shape) {
+    if (kind == LayerKind::mla && shape.size() == 3) shape.erase(shape.begin() + 1);
+    return shape;
+}
+
+std::uint64_t layer_chunks(const Header& header, std::size_t sequence, std::size_t layer) {
+    return chunk_count(header.stored_tokens(sequence, layer), header.tokens_per_chunk);
+}
+
+std::uint64_t table_chunks(const Header& header, std::size_t sequence) {
+    std::uint64_t most = 0;
+    for (std::uint32_t layer = 0; layer < header.identity.n_layers; ++layer)
+        most = std::max(most, layer_chunks(header, sequence, layer));
+    return most;
+}
 
 std::optional<Element> element_of(DType dtype) noexcept {
     for (const auto& [ours, file] : types)

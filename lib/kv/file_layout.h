@@ -14,26 +14,35 @@
 namespace hetero::kv::layout {
 
 inline constexpr std::string_view format_name = "hetero-kv";
-inline constexpr std::int64_t schema_major = 1, schema_minor = 0;
+inline constexpr std::int64_t schema_major = 1;
+// Of version 1.1 is what 1.0 cannot say: kinds of layers other than gqa, and shards. All else is written as 1.0.
+[[nodiscard]] inline std::int64_t schema_minor_of(const Header& header) noexcept {
+    return header.all_gqa() && !header.is_shard() ? 0 : 1;
+}
 inline constexpr std::string_view state_partial = "partial", state_complete = "complete";
 inline constexpr std::string_view rope_convention = "half-split";
 inline constexpr std::string_view array_layout = "token,kv_head,head_dim";
-inline constexpr std::string_view kind_gqa = "gqa";
 
 // The arrays of a layer, in the order of the columns of a checksum table.
 enum class Column : std::uint8_t { k, v, k_scale, v_scale, k_zero, v_zero, count_ };
-inline constexpr std::array<const char*, 6> column_names = {"k", "v", "k_scale", "v_scale", "k_zero", "v_zero"};
 inline constexpr std::string_view columns_text = "k,v,k_scale,v_scale,k_zero,v_zero";
-inline constexpr std::size_t n_columns = column_names.size();
+inline constexpr auto n_columns = static_cast<std::size_t>(Column::count_);
+[[nodiscard]] constexpr PartId part_of(Column column) noexcept {
+    return static_cast<int>(column) % 2 == 0 ? PartId::k : PartId::v;
+}
+// The dataset's name: "k_scale"; of mla layers "latent", "k_rope", "latent_scale", ...
+[[nodiscard]] const char* column_name(LayerKind kind, Column column) noexcept;
+// The dataset's shape: mla layers leave out the head.
+[[nodiscard]] std::vector<std::uint64_t> file_shape(LayerKind kind, std::vector<std::uint64_t> shape);
 
 template <class LayerType>
 auto& tensor_of(LayerType& layer, Column column) {
-    auto& part = layer.part(static_cast<int>(column) % 2 == 0 ? PartId::k : PartId::v);
+    auto& part = layer.part(part_of(column));
     return column < Column::k_scale ? part.values : column < Column::k_zero ? part.scale : part.zero;
 }
 template <class Checksums>
 auto& crcs_of(Checksums& layer, Column column) {
-    auto& part = static_cast<int>(column) % 2 == 0 ? layer.k : layer.v;
+    auto& part = part_of(column) == PartId::k ? layer.k : layer.v;
     return column < Column::k_scale ? part.values : column < Column::k_zero ? part.scale : part.zero;
 }
 
@@ -50,6 +59,9 @@ Result<std::vector<ProvenanceEntry>> parse_provenance(std::string_view text);
 [[nodiscard]] inline std::uint64_t chunk_count(std::uint64_t n_tokens, std::uint32_t tokens_per_chunk) noexcept {
     return n_tokens / tokens_per_chunk + (n_tokens % tokens_per_chunk != 0 ? 1 : 0);
 }
+// Chunks of a layer, and of the layer that has most of them: the width of the sequence's checksum table.
+[[nodiscard]] std::uint64_t layer_chunks(const Header& header, std::size_t sequence, std::size_t layer);
+[[nodiscard]] std::uint64_t table_chunks(const Header& header, std::size_t sequence);
 
 // A Source over a store that holds a finished file.
 Result<std::unique_ptr<Source>> open_store(std::unique_ptr<io::ByteStore> store, std::string name, Verify verify);

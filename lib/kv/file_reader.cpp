@@ -33,10 +33,10 @@ public:
         HETERO_TRY(const std::string provenance, require<std::string>(root, "provenance"));
         HETERO_TRY(header_.provenance, parse_provenance(provenance));
         HETERO_CHECK(require_text(root, "layout", array_layout));
-        HETERO_CHECK(check_whole(root));
+        HETERO_CHECK(read_shard(root));
         HETERO_TRY(const h5::Node sequences, root.open_group("sequences"));
         HETERO_CHECK(read_sequences(root, sequences));
-        HETERO_CHECK(read_schemes(sequences));
+        HETERO_CHECK(read_layers(sequences));
         HETERO_CHECK(check_header(header_));
         HETERO_CHECK(charge_layers());
         if (verify_ == Verify::checksums) HETERO_CHECK(read_integrity(root));
@@ -81,16 +81,21 @@ private:
         return {};
     }
 
-    // Shards have their place in the format; this reader takes whole states.
-    Status check_whole(const h5::Node& root) const {
+    // Whether the heads are within those of the model: check_header.
+    Status read_shard(const h5::Node& root) {
         const Identity& identity = header_.identity;
-        for (const auto& [name, expected] : {std::pair<const char*, std::int64_t>{"tp_size", 1},
-                                             {"tp_rank", 0},
-                                             {"head_first", 0},
-                                             {"head_count", identity.n_kv_heads},
-                                             {"layer_first", 0},
-                                             {"layer_count", identity.n_layers}})
-            HETERO_CHECK(require_equal(root, name, expected));
+        HETERO_CHECK(require_equal(root, "layer_first", std::int64_t{0}));
+        HETERO_CHECK(require_equal(root, "layer_count", std::int64_t{identity.n_layers}));
+        Shard& shard = header_.shard;
+        HETERO_TRY(shard.tp_size, require_u32(root, "tp_size"));
+        HETERO_TRY(shard.tp_rank, require_u32(root, "tp_rank"));
+        HETERO_TRY(shard.head_first, require_u32(root, "head_first"));
+        HETERO_TRY(shard.head_count, require_u32(root, "head_count"));
+        if (shard.tp_size != 1) return {};
+        HETERO_CHECK(require_equal(root, "tp_rank", std::int64_t{0}));
+        HETERO_CHECK(require_equal(root, "head_first", std::int64_t{0}));
+        HETERO_CHECK(require_equal(root, "head_count", std::int64_t{identity.n_kv_heads}));
+        shard.head_count = 0;  // all
         return {};
     }
 
@@ -104,14 +109,14 @@ private:
 
     Status charge_layers() {
         for (std::size_t s = 0; s < header_.sequences.size(); ++s) {
-            const std::uint64_t n_tokens = header_.sequences[s].tokens.size();
             for (std::uint32_t layer = 0; layer < header_.identity.n_layers; ++layer) {
                 for (const PartId id : {PartId::k, PartId::v}) {
-                    const std::uint64_t bytes = part_bytes(header_, header_.scheme(layer, id), n_tokens, id);
+                    const std::uint64_t bytes =
+                        part_bytes(header_, header_.scheme(layer, id), header_.stored_tokens(s, layer), id);
                     if (bytes > budget_)
                         return fail(Errc::bad_input,
                                     "sequence {}, layer {}, {}: arrays overlap, they have more bytes than the file",
-                                    header_.sequences[s].id, layer, part_name(id));
+                                    header_.sequences[s].id, layer, header_.part_name(layer, id));
                     budget_ -= bytes;
                 }
             }
@@ -182,22 +187,42 @@ private:
         return group.open_group("layers");
     }
 
-    // From the first sequence; those of the others are compared as they are read.
-    Status read_schemes(const h5::Node& sequences) {
+    // Kinds and schemes, from the first sequence; those of the others are compared as they are read.
+    Status read_layers(const h5::Node& sequences) {
         HETERO_TRY(const h5::Node layers, open_layers(sequences, 0));
         HETERO_TRY(const std::uint64_t links, layers.link_count());
         if (links < header_.identity.n_layers)
             return fail(Errc::bad_input, "{}: {} layers, {} are expected", layers.path(), links,
                         header_.identity.n_layers);
+        std::vector<LayerShape> shapes;
         for (std::uint32_t i = 0; i < header_.identity.n_layers; ++i) {
             HETERO_TRY(const h5::Node layer, layers.open_group(layer_name(i)));
+            HETERO_TRY(const LayerShape shape, read_shape(layer));
+            shapes.push_back(shape);
             for (const PartId id : {PartId::k, PartId::v}) {
-                HETERO_TRY(const h5::Node node, layer.open_dataset(column_names[static_cast<std::size_t>(id)]));
+                HETERO_TRY(const h5::Node node, layer.open_dataset(column_name(shape.kind, static_cast<Column>(id))));
                 HETERO_TRY(Scheme scheme, read_scheme(node));
                 header_.schemes(id).push_back(std::move(scheme));
             }
         }
+        header_.layer_shapes = std::move(shapes);
+        if (header_.all_gqa()) header_.layer_shapes.clear();
         return {};
+    }
+
+    static Result<LayerShape> read_shape(const h5::Node& layer) {
+        LayerShape shape;
+        HETERO_TRY(const std::string kind, require<std::string>(layer, "kind"));
+        const std::optional<LayerKind> known = kind_from_name(kind);
+        if (!known)
+            return fail(Errc::bad_input, "attribute kind of {} is \"{}\"; gqa, swa or mla is expected", layer.path(),
+                        kind);
+        shape.kind = *known;
+        HETERO_TRY(shape.window, require_u32(layer, "window"));
+        if ((shape.kind == LayerKind::swa) != (shape.window != 0))
+            return fail(Errc::bad_input, "attribute window of {} is {}; {} is expected of kind {}", layer.path(),
+                        shape.window, shape.kind == LayerKind::swa ? "1 or more" : "0", kind);
+        return shape;
     }
 
     Status read_integrity(const h5::Node& root) {
@@ -206,7 +231,7 @@ private:
         HETERO_CHECK(require_text(group, "columns", columns_text));
         const std::uint32_t n_layers = header_.identity.n_layers;
         for (std::size_t s = 0; s < header_.sequences.size(); ++s) {
-            const std::uint64_t chunks = chunk_count(header_.sequences[s].tokens.size(), header_.tokens_per_chunk);
+            const std::uint64_t chunks = table_chunks(header_, s);
             HETERO_TRY(
                 const std::vector<std::uint32_t> table,
                 read_array<std::uint32_t>(group, sequence_name(s), h5::Element::u32, {n_layers, n_columns, chunks}));
@@ -216,7 +241,8 @@ private:
                     const auto column = static_cast<Column>(c);
                     if (!has_column(layer, column)) continue;
                     const auto begin = table.begin() + static_cast<std::ptrdiff_t>((layer * n_columns + c) * chunks);
-                    crcs_of(layers[layer], column).assign(begin, begin + static_cast<std::ptrdiff_t>(chunks));
+                    const auto own = static_cast<std::ptrdiff_t>(layer_chunks(header_, s, layer));
+                    crcs_of(layers[layer], column).assign(begin, begin + own);
                 }
             }
         }
@@ -230,7 +256,7 @@ private:
     }
 
     [[nodiscard]] const Scheme& scheme_of(std::uint32_t layer, Column column) const {
-        return header_.scheme(layer, static_cast<PartId>(static_cast<int>(column) % 2));
+        return header_.scheme(layer, part_of(column));
     }
     [[nodiscard]] bool has_column(std::uint32_t layer, Column column) const {
         if (column < Column::k_scale) return true;
@@ -249,9 +275,10 @@ private:
             HETERO_TRY(layers_, open_layers(sequences, s));
         }
         HETERO_TRY(const h5::Node group, layers_->open_group(layer_name(index)));
-        HETERO_CHECK(require_text(group, "kind", kind_gqa));
-        HETERO_CHECK(require_equal(group, "window", std::int64_t{0}));
-        HETERO_CHECK(require_equal(group, "first_token", std::int64_t{0}));
+        const LayerShape shape = header_.layer_shape(index);
+        HETERO_CHECK(require_text(group, "kind", kind_name(shape.kind)));
+        HETERO_CHECK(require_equal(group, "window", std::int64_t{shape.window}));
+        HETERO_CHECK(require_equal(group, "first_token", static_cast<std::int64_t>(header_.first_token(s, index))));
 
         Layer layer;
         for (std::size_t c = 0; c < n_columns; ++c) {
@@ -265,10 +292,10 @@ private:
     }
 
     Status read_tensor(const h5::Node& group, std::size_t s, std::uint32_t index, Column column, Layer& layer) const {
-        const std::string name = column_names[static_cast<std::size_t>(column)];
-        const auto id = static_cast<PartId>(static_cast<int>(column) % 2);
+        const LayerKind kind = header_.layer_shape(index).kind;
+        const PartId id = part_of(column);
         const Scheme& scheme = scheme_of(index, column);
-        HETERO_TRY(const h5::Node node, group.open_dataset(name));
+        HETERO_TRY(const h5::Node node, group.open_dataset(column_name(kind, column)));
         if (column < Column::k_scale) {
             HETERO_TRY(layer.part(id).scheme, read_scheme(node));
             if (layer.part(id).scheme != scheme)
@@ -276,18 +303,19 @@ private:
                             describe(layer.part(id).scheme), describe(scheme));
         }
         // Compared before memory is taken.
-        const std::uint64_t n_tokens = header_.sequences[s].tokens.size();
-        const auto shape = column < Column::k_scale ? values_shape(header_, scheme, n_tokens, id)
-                                                    : scale_shape(header_, scheme, n_tokens, id);
+        const std::uint64_t n_tokens = header_.stored_tokens(s, index);
+        auto shape = column < Column::k_scale ? values_shape(header_, scheme, n_tokens, id)
+                                              : scale_shape(header_, scheme, n_tokens, id);
+        const auto expected = file_shape(kind, shape);
         const std::optional<DType> dtype = dtype_of(node.extent().element);
-        if (!dtype || node.extent().shape != shape)
+        if (!dtype || node.extent().shape != expected)
             return fail(Errc::bad_input, "{}: {} of [{}] found, [{}] is expected", node.path(),
                         h5::element_name(node.extent().element), fmt::join(node.extent().shape, ", "),
-                        fmt::join(shape, ", "));
+                        fmt::join(expected, ", "));
         if (column < Column::k_scale) HETERO_CHECK(require_text(node, "dtype", kernels::dtype_info(*dtype).name));
         Tensor& tensor = tensor_of(layer, column);
         tensor.dtype = *dtype;
-        tensor.shape = shape;
+        tensor.shape = std::move(shape);
         tensor.bytes.resize(node.bytes());
         return node.read(tensor.bytes);
     }
@@ -302,11 +330,12 @@ private:
             if (w == want.end() && g == got.end()) continue;
             const auto chunk = static_cast<std::uint64_t>(w - want.begin());
             const std::uint64_t n_tokens = header_.sequences[s].tokens.size();
-            const std::uint64_t first = chunk * header_.tokens_per_chunk;
+            const std::uint64_t first = header_.first_token(s, index) + chunk * header_.tokens_per_chunk;
             return fail(Errc::bad_input,
                         "{}/{} is damaged: sequence {}, layer {}, chunk {} (tokens {} to {}): CRC-32C expected {}, "
                         "found {}",
-                        path, column_names[c], header_.sequences[s].id, index, chunk, first,
+                        path, column_name(header_.layer_shape(index).kind, static_cast<Column>(c)),
+                        header_.sequences[s].id, index, chunk, first,
                         std::min(first + header_.tokens_per_chunk, n_tokens) - 1, w == want.end() ? "none" : hex32(*w),
                         g == got.end() ? "none" : hex32(*g));
         }

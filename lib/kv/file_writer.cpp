@@ -27,7 +27,7 @@ std::vector<Attribute> root_attributes(const Header& header, std::string provena
     return {
         {"format", text(format_name)},
         {"schema_major", schema_major},
-        {"schema_minor", schema_minor},
+        {"schema_minor", schema_minor_of(header)},
         {"state", text(state_partial)},
         {"writer", text("hetero " HETERO_VERSION)},
         {"model_id", identity.model_id},
@@ -51,10 +51,10 @@ std::vector<Attribute> root_attributes(const Header& header, std::string provena
         {"layout", text(array_layout)},
         {"n_sequences", integer(header.sequences.size())},
         {"tokens_per_chunk", integer(header.tokens_per_chunk)},
-        {"tp_size", integer(1)},
-        {"tp_rank", integer(0)},
-        {"head_first", integer(0)},
-        {"head_count", integer(identity.n_kv_heads)},
+        {"tp_size", integer(header.shard.tp_size)},
+        {"tp_rank", integer(header.shard.tp_rank)},
+        {"head_first", integer(header.shard.head_first)},
+        {"head_count", integer(header.stored_heads())},
         {"layer_first", integer(0)},
         {"layer_count", integer(identity.n_layers)},
         {"provenance", std::move(provenance)},
@@ -183,16 +183,20 @@ private:
             HETERO_TRY(layers_, group.open_group("layers"));
         }
         HETERO_TRY(h5::Node group, layers_->create_group(layer_name(index)));
-        HETERO_CHECK(set_all(group, {{"kind", text(kind_gqa)}, {"window", integer(0)}, {"first_token", integer(0)}}));
+        const LayerShape shape = header_.layer_shape(index);
+        HETERO_CHECK(set_all(group, {{"kind", text(kind_name(shape.kind))},
+                                     {"window", integer(shape.window)},
+                                     {"first_token", integer(header_.first_token(sequence, index))}}));
         for (std::size_t c = 0; c < n_columns; ++c) {
             const auto column = static_cast<Column>(c);
             const Tensor& tensor = tensor_of(layer, column);
             if (tensor.empty()) continue;
             const std::optional<h5::Element> element = element_of(tensor.dtype);
             if (!element) return fail(Errc::internal, "no file type for {}", kernels::dtype_info(tensor.dtype).name);
-            HETERO_TRY(h5::Node node, write_array(group, column_names[c], *element, tensor.shape, tensor.bytes));
-            if (column == Column::k || column == Column::v)
-                HETERO_CHECK(set_all(node, scheme_attributes(layer.part(static_cast<PartId>(c)).scheme, tensor.dtype)));
+            HETERO_TRY(h5::Node node, write_array(group, column_name(shape.kind, column), *element,
+                                                  file_shape(shape.kind, tensor.shape), tensor.bytes));
+            if (column < Column::k_scale)
+                HETERO_CHECK(set_all(node, scheme_attributes(layer.part(part_of(column)).scheme, tensor.dtype)));
         }
         tables_.back().push_back(checksum_layer(header_, layer));
         ++next_;
@@ -205,10 +209,10 @@ private:
         return fail(Errc::resource, "not enough memory");
     }
 
-    // uint32 [layer][column][chunk]; 0 where a layer has no such array.
+    // uint32 [layer][column][chunk]; 0 where a layer has no such array or chunk.
     Status write_table(std::size_t sequence) {
         const std::size_t n_layers = header_.identity.n_layers;
-        const std::size_t chunks = chunk_count(header_.sequences[sequence].tokens.size(), header_.tokens_per_chunk);
+        const std::size_t chunks = table_chunks(header_, sequence);
         std::vector<std::uint32_t> table(n_layers * n_columns * chunks);
         for (std::size_t layer = 0; layer < n_layers; ++layer) {
             for (std::size_t c = 0; c < n_columns; ++c) {

@@ -42,11 +42,10 @@ void hash_crcs(Sha256& hash, const std::vector<std::uint32_t>& crcs) {
 }  // namespace
 
 std::uint32_t choose_tokens_per_chunk(const Header& header) {
-    const Identity& identity = header.identity;
     std::uint64_t row_bytes = 1;
     std::uint64_t multiple = 1;
     for (const PartId id : {PartId::k, PartId::v}) {
-        const std::uint64_t elements = std::uint64_t{identity.n_kv_heads} * identity.head_dim(id);
+        const std::uint64_t elements = std::uint64_t{header.stored_heads()} * header.identity.head_dim(id);
         for (const Scheme& scheme : header.schemes(id)) {
             const quant::Codec* codec = quant::find_codec(scheme.codec);
             if (codec == nullptr) continue;

@@ -8,7 +8,8 @@
 
 namespace hetero::kv {
 
-// Chunk c of a part covers tokens [c * tokens_per_chunk, ...). One CRC each of values, scale and zero (where present).
+// Chunk c of a part covers its rows [c * tokens_per_chunk, ...), stored tokens. One CRC each of values, scale and zero
+// (where present).
 struct PartChecksums {
     std::vector<std::uint32_t> values, scale, zero;
     friend bool operator==(const PartChecksums&, const PartChecksums&) = default;

@@ -19,6 +19,7 @@ constexpr std::uint32_t max_heads = 1U << 16;
 constexpr std::uint32_t max_row_elements = 1U << 24;  // kv heads x head dim
 constexpr std::uint32_t max_vocab = 1U << 28;
 constexpr std::uint32_t max_context = 1U << 30;
+constexpr std::uint32_t max_ranks = 1U << 16;
 constexpr std::size_t max_sequences = 1U << 20;
 constexpr std::size_t max_name_bytes = 4096;      // arch, model_id, sequence ids
 constexpr std::size_t max_text_bytes = 1U << 16;  // rope_scaling, provenance fields
@@ -115,6 +116,37 @@ Status check_scheme(const Header& header, const Scheme& scheme, PartId part) {
     return {};
 }
 
+Status check_layer_shape(const Identity& identity, const LayerShape& shape) {
+    switch (shape.kind) {
+        case LayerKind::swa:
+            return check_range("window of kind swa", shape.window, 1, max_context);
+        case LayerKind::mla:
+            if (identity.n_kv_heads != 1)
+                return fail(Errc::bad_input, "kind mla has no heads, and n_kv_heads is {}; 1 is expected",
+                            identity.n_kv_heads);
+            [[fallthrough]];
+        case LayerKind::gqa:
+            if (shape.window != 0)
+                return fail(Errc::bad_input, "window is {}; 0 is expected of kind {}", shape.window,
+                            kind_name(shape.kind));
+            return {};
+    }
+    return fail(Errc::bad_input, "kind {} is not known", static_cast<int>(shape.kind));
+}
+
+Status check_shard(const Identity& identity, const Shard& shard) {
+    HETERO_CHECK(check_range("tp_size", shard.tp_size, 1, max_ranks));
+    HETERO_CHECK(check_range("tp_rank", shard.tp_rank, 0, shard.tp_size - 1));
+    if (shard.tp_size == 1) {
+        const bool whole = shard.head_first == 0 && (shard.head_count == 0 || shard.head_count == identity.n_kv_heads);
+        if (whole) return {};
+        return fail(Errc::bad_input, "{} heads from head {} on are here, and tp_size is 1: all {} are expected",
+                    shard.head_count, shard.head_first, identity.n_kv_heads);
+    }
+    HETERO_CHECK(check_range("head_first", shard.head_first, 0, identity.n_kv_heads - 1));
+    return check_range("head_count", shard.head_count, 1, identity.n_kv_heads - shard.head_first);
+}
+
 Status check_tensor(std::string_view name, const Tensor& tensor, DType dtype, const std::vector<std::uint64_t>& shape) {
     if (tensor.shape != shape)
         return fail(Errc::bad_input, "{} has shape {}, {} is expected", name, shape_text(tensor.shape),
@@ -168,11 +200,47 @@ std::string to_text(const std::vector<Mismatch>& mismatches, std::string_view le
 
 std::uint64_t Tensor::elements() const noexcept { return product(shape); }
 
-const char* part_name(PartId part) noexcept { return part == PartId::k ? "K" : "V"; }
+const char* kind_name(LayerKind kind) noexcept {
+    return kind == LayerKind::gqa ? "gqa" : kind == LayerKind::swa ? "swa" : "mla";
+}
+
+std::optional<LayerKind> kind_from_name(std::string_view name) noexcept {
+    for (const LayerKind kind : {LayerKind::gqa, LayerKind::swa, LayerKind::mla})
+        if (name == kind_name(kind)) return kind;
+    return std::nullopt;
+}
+
+const char* part_name(PartId part, LayerKind kind) noexcept {
+    if (kind == LayerKind::mla) return part == PartId::k ? "latent" : "RoPE key";
+    return part == PartId::k ? "K" : "V";
+}
+
+std::string to_text(const LayerShape& shape) {
+    if (shape.window == 0) return kind_name(shape.kind);
+    return fmt::format("{} (window {})", kind_name(shape.kind), shape.window);
+}
+
+std::vector<Mismatch> compare(const std::vector<LayerShape>& left, const std::vector<LayerShape>& right) {
+    const auto at = [](const std::vector<LayerShape>& shapes, std::size_t i) {
+        return i < shapes.size() ? shapes[i] : LayerShape{};
+    };
+    std::vector<Mismatch> first;
+    std::size_t more = 0;
+    for (std::size_t i = 0; i < std::max(left.size(), right.size()); ++i) {
+        const LayerShape a = at(left, i), b = at(right, i);
+        if (a == b) continue;
+        if (first.empty())
+            first.push_back({fmt::format("layer {}", i), to_text(a), to_text(b)});
+        else
+            ++more;
+    }
+    if (more > 0) first.front().field += fmt::format(" (and {} more)", more);
+    return first;
+}
 
 std::vector<std::uint64_t> values_shape(const Header& header, const Scheme& /*scheme*/, std::uint64_t n_tokens,
                                         PartId part) {
-    return {n_tokens, header.identity.n_kv_heads, header.identity.head_dim(part)};
+    return {n_tokens, header.stored_heads(), header.identity.head_dim(part)};
 }
 
 std::vector<std::uint64_t> scale_shape(const Header& header, const Scheme& scheme, std::uint64_t n_tokens,
@@ -182,8 +250,8 @@ std::vector<std::uint64_t> scale_shape(const Header& header, const Scheme& schem
     const std::uint64_t dim = header.identity.head_dim(part);
     const std::uint64_t group = scheme.params.group;
     if (scheme.params.axis == quant::Axis::token)
-        return {n_tokens, header.identity.n_kv_heads, group == 0 ? 1 : ceil_div(dim, group)};
-    return {group == 0 ? 1 : ceil_div(n_tokens, group), header.identity.n_kv_heads, dim};
+        return {n_tokens, header.stored_heads(), group == 0 ? 1 : ceil_div(dim, group)};
+    return {group == 0 ? 1 : ceil_div(n_tokens, group), header.stored_heads(), dim};
 }
 
 std::uint64_t part_bytes(const Header& header, const Scheme& scheme, std::uint64_t n_tokens, PartId part) {
@@ -220,16 +288,30 @@ Result<Part> allocate_part(const Header& header, const Scheme& scheme, std::uint
     return out;
 }
 
+bool Header::all_gqa() const noexcept {
+    return std::all_of(layer_shapes.begin(), layer_shapes.end(),
+                       [](const LayerShape& shape) { return shape == LayerShape{}; });
+}
+
 std::uint64_t Header::payload_bytes() const {
     std::uint64_t total = 0;
-    for (const Sequence& sequence : sequences)
+    for (std::size_t s = 0; s < sequences.size(); ++s)
         for (const PartId id : {PartId::k, PartId::v})
-            for (const Scheme& one : schemes(id)) total += part_bytes(*this, one, sequence.tokens.size(), id);
+            for (std::size_t layer = 0; layer < schemes(id).size(); ++layer)
+                total += part_bytes(*this, scheme(layer, id), stored_tokens(s, layer), id);
     return total;
 }
 
 Status check_header(const Header& header) {
     HETERO_CHECK(check_identity(header.identity));
+    HETERO_CHECK(check_shard(header.identity, header.shard));
+    if (!header.layer_shapes.empty() && header.layer_shapes.size() != header.identity.n_layers)
+        return fail(Errc::bad_input, "{} layer shapes for {} layers", header.layer_shapes.size(),
+                    header.identity.n_layers);
+    for (std::size_t layer = 0; layer < header.layer_shapes.size(); ++layer) {
+        if (auto status = check_layer_shape(header.identity, header.layer_shapes[layer]); !status)
+            return fail_with(status.error(), fmt::format("layer {}", layer));
+    }
     HETERO_CHECK(check_range("number of sequences", header.sequences.size(), 1, max_sequences));
     std::set<std::string_view> ids;
     for (const Sequence& sequence : header.sequences) {
@@ -247,7 +329,7 @@ Status check_header(const Header& header) {
                         header.identity.n_layers);
         for (std::size_t layer = 0; layer < schemes.size(); ++layer) {
             if (auto status = check_scheme(header, schemes[layer], part); !status)
-                return fail_with(status.error(), fmt::format("layer {}, {}", layer, part_name(part)));
+                return fail_with(status.error(), fmt::format("layer {}, {}", layer, header.part_name(layer, part)));
         }
     }
     for (const ProvenanceEntry& entry : header.provenance) {
@@ -260,7 +342,7 @@ Status check_header(const Header& header) {
 Status check_layer(const Header& header, std::size_t sequence, std::size_t layer, const Layer& value) {
     if (sequence >= header.sequences.size() || layer >= header.identity.n_layers)
         return fail(Errc::internal, "no layer {} of sequence {}", layer, sequence);
-    const std::uint64_t n_tokens = header.sequences[sequence].tokens.size();
+    const std::uint64_t n_tokens = header.stored_tokens(sequence, layer);
     const auto check_part = [&](PartId id) -> Status {
         const Part& part = value.part(id);
         const Scheme& scheme = header.scheme(layer, id);
@@ -279,7 +361,7 @@ Status check_layer(const Header& header, std::size_t sequence, std::size_t layer
     for (const PartId id : {PartId::k, PartId::v}) {
         if (auto status = check_part(id); !status)
             return fail_with(status.error(), fmt::format("sequence {}, layer {}, {}", header.sequences[sequence].id,
-                                                         layer, part_name(id)));
+                                                         layer, header.part_name(layer, id)));
     }
     return {};
 }

@@ -20,7 +20,17 @@ namespace hetero::kv {
 using kernels::DType;
 
 enum class PartId : std::uint8_t { k = 0, v = 1 };
-[[nodiscard]] const char* part_name(PartId part) noexcept;  // "K", "V": for messages
+
+// What a layer keeps of a sequence.
+enum class LayerKind : std::uint8_t {
+    gqa,  // K and V of every token; MHA and MQA are its ends
+    swa,  // the same, of the last `window` tokens only
+    mla   // no heads: K is the compressed latent [token][1][head_dim_k], V the RoPE key [token][1][head_dim_v]
+};
+[[nodiscard]] const char* kind_name(LayerKind kind) noexcept;  // "gqa", "swa", "mla"
+[[nodiscard]] std::optional<LayerKind> kind_from_name(std::string_view name) noexcept;
+// For messages: "K", "V"; of mla layers "latent", "RoPE key".
+[[nodiscard]] const char* part_name(PartId part, LayerKind kind = LayerKind::gqa) noexcept;
 
 // Hard invariants: two sides that differ in any of these must not exchange KV. Compared field by field, so that a
 // refusal can name the field and both values.
@@ -75,17 +85,10 @@ struct Tensor {
 // K or V of one layer and sequence.
 struct Part {
     Scheme scheme;
-    Tensor values;  // [token][kv_head][head_dim]
-    Tensor scale;   // quantized: token axis [token][kv_head][groups], channel axis [token group][kv_head][head_dim];
-                    // else empty
+    Tensor values;  // [stored token][stored kv_head][head_dim]
+    Tensor scale;   // quantized: token axis [token][kv_head][groups], channel axis [token group][kv_head][head_dim],
+                    // groups counted from the first stored token; else empty
     Tensor zero;    // asymmetric: as scale; else empty
-};
-
-// What a layer keeps of a sequence.
-enum class LayerKind : std::uint8_t {
-    gqa,  // K and V of every token; MHA and MQA are its ends
-    swa,  // the same, of the last `window` tokens only
-    mla   // no heads: K is the compressed latent [token][1][head_dim_k], V the RoPE key [token][1][head_dim_v]
 };
 
 struct LayerShape {
@@ -101,6 +104,9 @@ struct LayerShape {
     }
     friend bool operator==(const LayerShape&, const LayerShape&) = default;
 };
+[[nodiscard]] std::string to_text(const LayerShape& shape);  // "gqa", "swa (window 512)": for messages
+// The layers that differ, as one mismatch that names the first of them; empty lists stand for gqa in every layer.
+[[nodiscard]] std::vector<Mismatch> compare(const std::vector<LayerShape>& left, const std::vector<LayerShape>& right);
 
 // Which KV heads of a whole state this one holds: those of one rank under tensor parallelism. Ranges of different ranks
 // overlap where there are more ranks than KV heads. Layers without heads (mla) are whole in every shard.
@@ -154,10 +160,23 @@ struct Header {
     [[nodiscard]] std::uint32_t stored_heads() const noexcept {  // of identity.n_kv_heads
         return shard.head_count == 0 ? identity.n_kv_heads : shard.head_count;
     }
+    [[nodiscard]] bool is_shard() const noexcept { return shard.tp_size > 1; }
+    [[nodiscard]] bool all_gqa() const noexcept;
+    // Rows of the layer's arrays, and the token of the first of them.
+    [[nodiscard]] std::uint64_t stored_tokens(std::size_t sequence, std::size_t layer) const {
+        return layer_shape(layer).stored_tokens(sequences[sequence].tokens.size());
+    }
+    [[nodiscard]] std::uint64_t first_token(std::size_t sequence, std::size_t layer) const {
+        return layer_shape(layer).first_token(sequences[sequence].tokens.size());
+    }
+    [[nodiscard]] const char* part_name(std::size_t layer, PartId part) const {  // for messages
+        return kv::part_name(part, layer_shape(layer).kind);
+    }
     [[nodiscard]] std::uint64_t payload_bytes() const;  // of all layers: values, scales, zeros
 };
 
-// Shapes that a part of `header` must have; readers check every layer against it.
+// Shapes that a part of `header` must have; readers check every layer against it. `n_tokens` counts those that the
+// layer stores: Header::stored_tokens.
 [[nodiscard]] std::vector<std::uint64_t> values_shape(const Header& header, const Scheme& scheme,
                                                       std::uint64_t n_tokens, PartId part);
 [[nodiscard]] std::vector<std::uint64_t> scale_shape(const Header& header, const Scheme& scheme, std::uint64_t n_tokens,
@@ -166,7 +185,8 @@ struct Header {
 [[nodiscard]] std::uint64_t part_bytes(const Header& header, const Scheme& scheme, std::uint64_t n_tokens, PartId part);
 // A part of these shapes, zeroed. The codec refuses the scheme: its error; no memory: resource.
 Result<Part> allocate_part(const Header& header, const Scheme& scheme, std::uint64_t n_tokens, PartId part);
-// Consistency of the header with itself: ranges, counts, ids, positions within the context, chunk against groups.
+// Consistency of the header with itself: ranges, counts, ids, positions within the context, layer shapes, heads of the
+// shard, chunk against groups.
 [[nodiscard]] Status check_header(const Header& header);
 // Shape, dtype and byte counts of a layer against the header.
 [[nodiscard]] Status check_layer(const Header& header, std::size_t sequence, std::size_t layer, const Layer& value);

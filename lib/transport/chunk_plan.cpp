@@ -9,7 +9,7 @@ namespace {
 quant::EncodedBytes bytes_of(const kv::Header& header, std::size_t layer, kv::PartId part, std::uint64_t tokens) {
     const kv::Scheme& scheme = header.scheme(layer, part);
     const quant::Codec* codec = quant::find_codec(scheme.codec);  // known: check_header
-    return codec->bytes(scheme.params, {tokens, header.identity.n_kv_heads, header.identity.head_dim(part)});
+    return codec->bytes(scheme.params, {tokens, header.stored_heads(), header.identity.head_dim(part)});
 }
 
 std::uint64_t pick(const quant::EncodedBytes& bytes, Array array) {
@@ -50,7 +50,7 @@ bool ChunkPlace::matches(const FrameHeader& header) const noexcept {
 ChunkWalk::ChunkWalk(const kv::Header& header) : header_(&header) { settle(); }
 
 std::uint64_t ChunkWalk::chunks() const noexcept {
-    const std::uint64_t tokens = header_->sequences[place_.sequence].tokens.size();
+    const std::uint64_t tokens = header_->stored_tokens(place_.sequence, place_.layer);
     return (tokens + header_->tokens_per_chunk - 1) / header_->tokens_per_chunk;
 }
 
@@ -71,7 +71,7 @@ void ChunkWalk::settle() {
             return;
         }
         if (place_.chunk < chunks()) {
-            const std::uint64_t tokens = header_->sequences[place_.sequence].tokens.size();
+            const std::uint64_t tokens = header_->stored_tokens(place_.sequence, place_.layer);
             const std::uint64_t first = std::uint64_t{place_.chunk} * header_->tokens_per_chunk;
             const std::uint64_t end = std::min<std::uint64_t>(tokens, first + header_->tokens_per_chunk);
             // Chunks start at multiples of the channel groups, so that the bytes before one are those of its tokens.
@@ -108,13 +108,13 @@ std::uint64_t total_layers(const kv::Header& header) noexcept {
 }
 
 std::uint64_t layer_bytes(const kv::Header& header, std::size_t sequence, std::size_t layer) {
-    const std::uint64_t tokens = header.sequences[sequence].tokens.size();
+    const std::uint64_t tokens = header.stored_tokens(sequence, layer);
     return bytes_of(header, layer, kv::PartId::k, tokens).total() +
            bytes_of(header, layer, kv::PartId::v, tokens).total();
 }
 
 Result<std::shared_ptr<kv::Layer>> allocate_layer(const kv::Header& header, std::size_t sequence, std::size_t layer) {
-    const std::uint64_t tokens = header.sequences[sequence].tokens.size();
+    const std::uint64_t tokens = header.stored_tokens(sequence, layer);
     try {
         auto out = std::make_shared<kv::Layer>();
         for (const kv::PartId id : {kv::PartId::k, kv::PartId::v}) {

@@ -1,5 +1,6 @@
 // In which order the bytes of a state travel: sequences, layers, K then V, chunks; of each chunk the values, then the
-// scales, then the zeros. Each piece has one CRC-32C, the same that kv/integrity.h keeps.
+// scales, then the zeros. Chunks count the tokens that the layer stores. Each piece has one CRC-32C, the same that
+// kv/integrity.h keeps.
 #pragma once
 #include <cstdint>
 #include <memory>

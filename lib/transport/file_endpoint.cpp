@@ -1,4 +1,4 @@
-// PATH: a hetero-kv file.
+// PATH: a hetero-kv file, or the files of its shards.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -6,7 +6,7 @@
 #include <cerrno>
 
 #include "base/errno_text.h"
-#include "kv/file.h"
+#include "kv/shard_files.h"
 #include "transport/registry.h"
 
 namespace hetero::transport {
@@ -20,24 +20,36 @@ std::optional<Result<Endpoint>> parse_file(std::string_view text) {
 
 std::string file_text(const Endpoint& endpoint) { return endpoint.path; }
 
-Status check_input(const std::string& path, struct stat& info) {
-    if (::stat(path.c_str(), &info) != 0 || ::faccessat(AT_FDCWD, path.c_str(), R_OK, AT_EACCESS) != 0)
-        return fail(open_errc(errno), "{}: cannot open: {}", path, errno_text(errno));
-    if (S_ISDIR(info.st_mode)) return fail(Errc::bad_input, "{}: is a directory, not a KV state", path);
+struct InputFile {
+    std::string path;
+    struct stat info {};
+};
+
+// Adds what reading `path` may open.
+Status check_input(const std::string& path, std::vector<InputFile>& inputs) {
+    HETERO_TRY(std::vector<std::string> files, kv::state_files(path));
+    for (std::string& file : files) {
+        InputFile& input = inputs.emplace_back();
+        input.path = std::move(file);
+        if (::stat(input.path.c_str(), &input.info) != 0 ||
+            ::faccessat(AT_FDCWD, input.path.c_str(), R_OK, AT_EACCESS) != 0)
+            return fail(open_errc(errno), "{}: cannot open: {}", input.path, errno_text(errno));
+        if (S_ISDIR(input.info.st_mode)) return fail(Errc::bad_input, "{}: is a directory, not a KV state", input.path);
+    }
     return {};
 }
 
 Status prepare_file(const std::vector<Endpoint>& inputs, const std::vector<Endpoint>& outputs,
                     const TransportOptions& options) {
-    std::vector<struct stat> read(inputs.size());
-    for (std::size_t i = 0; i < inputs.size(); ++i) HETERO_CHECK(check_input(inputs[i].path, read[i]));
+    std::vector<InputFile> read;
+    for (const Endpoint& input : inputs) HETERO_CHECK(check_input(input.path, read));
     for (const Endpoint& output : outputs) {
         struct stat written {};
         if (::stat(output.path.c_str(), &written) == 0) {
-            for (std::size_t i = 0; i < read.size(); ++i)
-                if (read[i].st_dev == written.st_dev && read[i].st_ino == written.st_ino)
+            for (const InputFile& input : read)
+                if (input.info.st_dev == written.st_dev && input.info.st_ino == written.st_ino)
                     return fail(Errc::usage, "{}: is the input {} itself; write to another file", output.path,
-                                inputs[i].path);
+                                input.path);
         }
         HETERO_CHECK(io::check_output_path(output.path, options.overwrite));
     }
@@ -45,7 +57,7 @@ Status prepare_file(const std::vector<Endpoint>& inputs, const std::vector<Endpo
 }
 
 Result<std::unique_ptr<kv::Source>> open_file_source(const Endpoint& endpoint, const TransportOptions&) {
-    return kv::open_file(endpoint.path);
+    return kv::open_state(endpoint.path);
 }
 
 Result<std::unique_ptr<kv::Sink>> open_file_sink(const Endpoint& endpoint, const TransportOptions& options) {

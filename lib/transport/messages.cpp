@@ -69,7 +69,34 @@ kv::Identity take_identity(ByteReader& in) {
     return id;
 }
 
-Result<kv::Header> take_header(ByteReader& in) {
+void put_shapes(ByteWriter& out, const kv::Header& header) {
+    out.number(static_cast<std::uint32_t>(header.layer_shapes.size()));
+    for (const kv::LayerShape& shape : header.layer_shapes) {
+        out.number(static_cast<std::uint8_t>(shape.kind));
+        out.number(shape.window);
+    }
+    for (const std::uint32_t value :
+         {header.shard.tp_size, header.shard.tp_rank, header.shard.head_first, header.shard.head_count})
+        out.number(value);
+}
+
+Status take_shapes(ByteReader& in, kv::Header& header) {
+    const auto count = in.number<std::uint32_t>();
+    for (std::uint32_t i = 0; i < count && in.ok(); ++i) {
+        kv::LayerShape& shape = header.layer_shapes.emplace_back();
+        const auto kind = in.number<std::uint8_t>();
+        if (kind > static_cast<std::uint8_t>(kv::LayerKind::mla))
+            return fail(Errc::peer, "OFFER: layer {} is of the unknown kind {}", i, kind);
+        shape.kind = static_cast<kv::LayerKind>(kind);
+        shape.window = in.number<std::uint32_t>();
+    }
+    for (std::uint32_t* value :
+         {&header.shard.tp_size, &header.shard.tp_rank, &header.shard.head_first, &header.shard.head_count})
+        *value = in.number<std::uint32_t>();
+    return {};
+}
+
+Result<kv::Header> take_header(ByteReader& in, std::uint16_t version) {
     kv::Header header;
     header.identity = take_identity(in);
     header.tokens_per_chunk = in.number<std::uint32_t>();
@@ -97,11 +124,16 @@ Result<kv::Header> take_header(ByteReader& in) {
         entry.version = in.text();
         entry.what = in.text();
     }
+    if (version >= 2) HETERO_CHECK(take_shapes(in, header));
     if (!in.complete()) return malformed("OFFER");
     return header;
 }
 
 }  // namespace
+
+std::uint16_t protocol_version_of(const kv::Header& header) noexcept {
+    return header.all_gqa() && !header.is_shard() ? 1 : 2;
+}
 
 std::vector<std::byte> encode(const Hello& hello) {
     ByteWriter out;
@@ -167,14 +199,15 @@ std::vector<std::byte> encode(const Offer& offer) {
         out.text(entry.version);
         out.text(entry.what);
     }
+    if (protocol_version_of(header) >= 2) put_shapes(out, header);
     return out.take();
 }
 
-Result<Offer> decode_offer(std::span<const std::byte> bytes) {
+Result<Offer> decode_offer(std::span<const std::byte> bytes, std::uint16_t version) {
     ByteReader in(bytes);
     Offer offer;
     offer.payload_bytes = in.number<std::uint64_t>();
-    HETERO_TRY(offer.header, take_header(in));
+    HETERO_TRY(offer.header, take_header(in, version));
     if (offer.header.tokens_per_chunk == 0) return fail(Errc::peer, "OFFER does not say the chunk length");
     if (const Status checked = kv::check_header(offer.header); !checked) {
         return fail(Errc::peer, "OFFER: {}", checked.error().message);

@@ -12,6 +12,11 @@
 
 namespace hetero::transport {
 
+// Versions of the conversation; the frames of both have wire_version. Version 2 adds layer shapes and the shard to
+// OFFER, and is spoken only where a state has them: all others can be sent to and taken from a peer of version 1.
+inline constexpr std::uint16_t min_protocol_version = 1, max_protocol_version = 2;
+[[nodiscard]] std::uint16_t protocol_version_of(const kv::Header& header) noexcept;
+
 enum class WireRole : std::uint8_t { sender = 0, receiver = 1 };
 
 // HELLO and HELLO_ACK. Later versions may only append.
@@ -32,9 +37,9 @@ struct Offer {
     std::uint64_t payload_bytes = 0;  // of all chunks
     kv::Header header;
 };
-std::vector<std::byte> encode(const Offer& offer);
+std::vector<std::byte> encode(const Offer& offer);  // as protocol_version_of(offer.header) has it
 // Checks the header with kv::check_header, and that payload_bytes agrees with it.
-Result<Offer> decode_offer(std::span<const std::byte> bytes);
+Result<Offer> decode_offer(std::span<const std::byte> bytes, std::uint16_t version);
 
 // ACCEPT and CREDIT: layers granted since the beginning, counted over all sequences.
 std::vector<std::byte> encode_credit(std::uint64_t layers);

@@ -55,14 +55,18 @@ Status Receiver::handle_checked(const Frame& frame) {
     if (kind == FrameKind::hello && stage_ == Stage::waiting) {
         HETERO_TRY(const Hello hello, decode_hello(frame.payload));
         if (hello.role != WireRole::sender) return fail(Errc::peer, "HELLO of a receiver");
-        if (hello.min_version > wire_version || hello.max_version < wire_version) {
-            reject({Errc::peer, fmt::format("the sender speaks hkv-mpi {} to {}, the receiver {}", hello.min_version,
-                                            hello.max_version, wire_version)});
+        if (hello.min_version > max_protocol_version || hello.max_version < min_protocol_version) {
+            reject(
+                {Errc::peer, fmt::format("the sender speaks hkv-mpi {} to {}, the receiver {} to {}", hello.min_version,
+                                         hello.max_version, min_protocol_version, max_protocol_version)});
             return {};
         }
+        version_ = std::min(hello.max_version, max_protocol_version);
         compat_hash_ = hello.compat_hash;
         Hello answer;
         answer.role = WireRole::receiver;
+        answer.min_version = min_protocol_version;
+        answer.max_version = max_protocol_version;
         answer.program = "hetero";
         if (options_.expected) answer.compat_hash = kv::compat_hash(*options_.expected);
         link_->post(FrameKind::hello_ack, encode(answer));
@@ -83,7 +87,7 @@ Status Receiver::handle_checked(const Frame& frame) {
 }
 
 Status Receiver::handle_offer(const Frame& frame) {
-    HETERO_TRY(Offer offer, decode_offer(frame.payload));
+    HETERO_TRY(Offer offer, decode_offer(frame.payload, version_));
     if (offer.header.identity.n_layers > 0xFFFF) return fail(Errc::peer, "OFFER has more than 65535 layers");
     if (kv::compat_hash(offer.header.identity) != compat_hash_ || is_zero(compat_hash_))
         return fail(Errc::peer, "HELLO and OFFER describe different models");

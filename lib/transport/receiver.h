@@ -70,6 +70,7 @@ private:
     Link* link_;
     ReceiverOptions options_;
     Stage stage_ = Stage::closed;
+    std::uint16_t version_ = min_protocol_version;  // of the conversation
     Digest compat_hash_{};
     kv::Header header_;
     std::uint64_t granted_ = 0, taken_ = 0, total_ = 0;

@@ -13,6 +13,8 @@ Status Sender::begin(const kv::Header& header) {
     total_layers_ = total_layers(header);
     Hello hello;
     hello.role = WireRole::sender;
+    version_ = protocol_version_of(header);
+    hello.min_version = hello.max_version = version_;
     hello.compat_hash = kv::compat_hash(header.identity);
     hello.program = "hetero";
     link_->post(FrameKind::hello, encode(hello));
@@ -52,8 +54,9 @@ Status Sender::handle_checked(const Frame& frame) {
     if (kind == FrameKind::hello_ack && stage_ == Stage::greeting) {
         HETERO_TRY(const Hello hello, decode_hello(frame.payload));
         if (hello.role != WireRole::receiver) return fail(Errc::peer, "HELLO_ACK of a sender");
-        if (hello.min_version > wire_version || hello.max_version < wire_version)
-            return fail(Errc::peer, "it speaks hkv-mpi {} to {}", hello.min_version, hello.max_version);
+        if (hello.min_version > version_ || hello.max_version < version_)
+            return fail(Errc::peer, "it speaks hkv-mpi {} to {}, this state needs {}", hello.min_version,
+                        hello.max_version, version_);
         link_->post(FrameKind::offer, std::move(offer_));
         stage_ = Stage::offered;
         return {};

@@ -39,6 +39,7 @@ private:
 
     Link* link_;
     Stage stage_ = Stage::idle;
+    std::uint16_t version_ = min_protocol_version;  // of the conversation
     std::vector<std::byte> offer_;
     std::uint64_t credit_layers_ = 0, total_layers_ = 0;
     Digest root_{};

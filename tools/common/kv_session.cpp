@@ -29,6 +29,20 @@ Status check_belongs(std::span<const engine::TokenId> held, std::span<const engi
     return {};
 }
 
+Status check_resumable(const kv::Header& header, std::size_t sequence, std::size_t n_wanted) {
+    const kv::Sequence& held = header.sequences[sequence];
+    if (n_wanted >= held.tokens.size()) return {};
+    for (std::uint32_t layer = 0; layer < header.identity.n_layers; ++layer) {
+        if (header.first_token(sequence, layer) == 0) continue;
+        return fail(Errc::bad_input,
+                    "sequence {}: it cannot be cut to {} of its {} tokens: layer {}, {}, stores no token before {}; "
+                    "prefill the shorter prompt",
+                    held.id, n_wanted, held.tokens.size(), layer, kv::to_text(header.layer_shape(layer)),
+                    header.first_token(sequence, layer));
+    }
+    return {};
+}
+
 Result<std::vector<float>> extend_to(engine::Session& session, std::span<const engine::TokenId> held,
                                      const std::vector<float>& held_logits, std::span<const engine::TokenId> wanted,
                                      const std::function<void(std::uint64_t done)>& on_progress) {
@@ -46,13 +60,14 @@ Result<std::vector<float>> extend_to(engine::Session& session, std::span<const e
     return logits;
 }
 
-kv::Header make_header(const kv::Identity& identity, kernels::DType dtype) {
+kv::Header make_header(const LoadedModel& model, kernels::DType dtype) {
     kv::Header header;
-    header.identity = identity;
+    header.identity = model.identity;
+    header.layer_shapes = model.layer_shapes;
     kv::Scheme scheme;
     scheme.codec = kernels::dtype_info(dtype).name;
     scheme.source_dtype = dtype;
-    header.k_schemes.assign(identity.n_layers, scheme);
+    header.k_schemes.assign(model.identity.n_layers, scheme);
     header.v_schemes = header.k_schemes;
     return header;
 }

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "common/tool.h"
+#include "common/models.h"
 #include "engine/session.h"
 #include "kv/stream.h"
 
@@ -21,6 +21,10 @@ Status import_sequence(engine::Session& session, const kv::State& state, std::si
 // One of the two must begin with the other: else bad_input, naming the position. An empty prompt likewise.
 Status check_belongs(std::span<const engine::TokenId> held, std::span<const engine::TokenId> wanted);
 
+// Whether a sequence of a state can be cut to `n_wanted` tokens: layers with a window have forgotten what positions
+// before the last one saw. bad_input, naming the layer.
+[[nodiscard]] Status check_resumable(const kv::Header& header, std::size_t sequence, std::size_t n_wanted);
+
 // `session` holds the KV of `held`, whose last logits may be known. Afterwards it holds that of `wanted`: computes what
 // is missing, or forgets what is too much. The two must pass check_belongs. Returns the logits at the last position,
 // [vocab_size]; those of a shortened cache are computed anew.
@@ -28,7 +32,7 @@ Result<std::vector<float>> extend_to(engine::Session& session, std::span<const e
                                      const std::vector<float>& held_logits, std::span<const engine::TokenId> wanted,
                                      const std::function<void(std::uint64_t done)>& on_progress = {});
 
-// What a state of `model`'s sessions looks like: the resident type, unquantized, in every layer.
-[[nodiscard]] kv::Header make_header(const kv::Identity& identity, kernels::DType dtype);
+// What a state of a model's sessions looks like: the resident type, unquantized, in every layer.
+[[nodiscard]] kv::Header make_header(const LoadedModel& model, kernels::DType dtype);
 
 }  // namespace hetero::tool

@@ -6,6 +6,7 @@
 
 #include "io/gguf.h"
 #include "kernels/api/ops.h"
+#include "kv/shards.h"
 
 namespace hetero::tool {
 namespace {
@@ -62,12 +63,15 @@ Result<LoadedModel> load_model(const ModelOptions& options) {
     return loaded;
 }
 
-Status check_identity(const kv::Identity& model, const std::string& model_path, const kv::Identity& state,
-                      const std::string& state_name) {
-    const std::vector<kv::Mismatch> mismatches = kv::compare(state, model);
-    if (mismatches.empty()) return {};
-    return fail(Errc::bad_input, "{} was not made by the model {}: {}", state_name, model_path,
-                kv::to_text(mismatches, "the state", "the model"));
+Status check_state(const LoadedModel& model, const std::string& model_path, const kv::Header& state,
+                   const std::string& state_name) {
+    if (const auto mismatches = kv::compare(state.identity, model.identity); !mismatches.empty())
+        return fail(Errc::bad_input, "{} was not made by the model {}: {}", state_name, model_path,
+                    kv::to_text(mismatches, "the state", "the model"));
+    if (const auto mismatches = kv::compare(state.layer_shapes, model.layer_shapes); !mismatches.empty())
+        return fail(Errc::bad_input, "{} stores other kinds of layers than the model {}: {}", state_name, model_path,
+                    kv::to_text(mismatches, "the state", "the model"));
+    return kv::check_whole(state, state_name);
 }
 
 void report_weights(Tool& tool, const std::string& who, const kv::Identity& a, const kv::Identity& b) {

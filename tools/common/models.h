@@ -2,6 +2,7 @@
 #pragma once
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "common/tool.h"
 #include "engine/session.h"
@@ -27,13 +28,15 @@ struct LoadedModel {
     std::shared_ptr<const model::Model> model;
     std::shared_ptr<const Tokenizer> tokenizer;  // null where the model comes without one
     kv::Identity identity;
+    std::vector<kv::LayerShape> layer_shapes;  // of the states it makes and reads; empty: all gqa
     double load_ms = 0;
 };
 Result<LoadedModel> load_model(const ModelOptions& options);
 
-// "layer counts differ": refusal of a state that belongs to another model, with the fields and both values.
-Status check_identity(const kv::Identity& model, const std::string& model_path, const kv::Identity& state,
-                      const std::string& state_name);
+// "layer counts differ": refusal of a state that belongs to another model, with the fields and both values; of one
+// whose layers store something else than the model's do; and of a shard.
+Status check_state(const LoadedModel& model, const std::string& model_path, const kv::Header& state,
+                   const std::string& state_name);
 
 // States of one model may come from different precisions of its weights: says so in the report (same_weights) and,
 // where they differ, in a note that begins with `who`.

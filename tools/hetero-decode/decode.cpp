@@ -70,7 +70,7 @@ public:
         const engine::Options engine_options{static_cast<int>(options_.model.threads), dtype,
                                              static_cast<std::uint32_t>(options_.chunk_tokens)};
         HETERO_TRY(session_, engine::Session::create(loaded_.model, engine_options, capacity));
-        continued_ = make_header(loaded_.identity, dtype);
+        continued_ = make_header(loaded_, dtype);
         continued_.provenance = header_.provenance;
         continued_.provenance.push_back(tool_.provenance(
             fmt::format("decode n={} kv_dtype={}", options_.generate.max_tokens, continued_.k_schemes.front().codec)));
@@ -87,6 +87,9 @@ public:
                 if (auto status = check_belongs(held.tokens, prompt_); !status) {
                     return fail_with(status.error(), options_.input);
                 }
+                if (prompt_ != held.tokens)
+                    HETERO_CHECK(check_resumable(header_, static_cast<std::size_t>(&held - header_.sequences.data()),
+                                                 prompt_.size()));
             }
             const std::size_t n_prompt = prompt_.empty() ? held.tokens.size() : prompt_.size();
             tool_.report()["sequences"].push_back({{"id", held.id}, {"n_prompt_tokens", n_prompt}});
@@ -173,6 +176,7 @@ private:
     Status run_sequence(std::size_t index) {
         const kv::Sequence& held = header_.sequences[index];
         const bool same_prompt = prompt_.empty() || prompt_ == held.tokens;
+        if (!same_prompt) HETERO_CHECK(check_resumable(header_, index, prompt_.size()));
         HETERO_TRY(double import_ms, import(index));
         const Clock::time_point start = Clock::now();
         std::vector<TokenId> tokens = prompt_.empty() ? held.tokens : prompt_;
@@ -259,9 +263,8 @@ Status run_decode(Tool& tool, const DecodeOptions& options) {
     transport::TransportOptions transfer = options.transfer.transport(tool);
     transfer.expected_identity = loaded.identity;
     HETERO_TRY(auto opened, open_source(tool, endpoints.inputs.front(), transfer, "read"));
-    const kv::Identity& identity = opened.source->header().identity;
-    HETERO_CHECK(check_identity(loaded.identity, options.model.path, identity, opened.source->name()));
-    report_weights(tool, opened.source->name(), identity, loaded.identity);
+    HETERO_CHECK(check_state(loaded, options.model.path, opened.source->header(), opened.source->name()));
+    report_weights(tool, opened.source->name(), opened.source->header().identity, loaded.identity);
     HETERO_TRY(const auto source, select_sequences(std::move(opened.source), options.sequences));
     HETERO_CHECK(check_choice(tool, options, source->header()));
 

@@ -152,6 +152,7 @@ private:
         static const std::vector<float> no_logits;
         if (job.prefix) {
             const kv::Sequence& held = prefix_->header.sequences[*job.prefix];
+            HETERO_CHECK(check_resumable(prefix_->header, *job.prefix, job.prompt.tokens.size()));
             HETERO_CHECK(import_sequence(session, *prefix_, *job.prefix));
             return extend_to(session, held.tokens, held.logits, job.prompt.tokens, on_progress);
         }
@@ -212,7 +213,7 @@ Status run_prefill(Tool& tool, const PrefillOptions& options) {
         transfer.expected_identity = loaded.identity;
         HETERO_TRY(const auto opened, open_source(tool, endpoints.inputs.front(), transfer, "prefix"));
         const auto& source = opened.source;
-        HETERO_CHECK(check_identity(loaded.identity, options.model.path, source->header().identity, source->name()));
+        HETERO_CHECK(check_state(loaded, options.model.path, source->header(), source->name()));
         report_weights(tool, source->name(), source->header().identity, loaded.identity);
         HETERO_TRY(prefix, kv::read_all(*source));
         for (const kv::Sequence& held : prefix->header.sequences) capacity = std::max(capacity, held.next_position());
@@ -220,7 +221,7 @@ Status run_prefill(Tool& tool, const PrefillOptions& options) {
     HETERO_TRY(auto jobs, plan_jobs(std::move(prompts), prefix ? &*prefix : nullptr, options.prefix));
     HETERO_TRY(const kernels::DType dtype, resident_dtype(options.kv_dtype, prefix ? &prefix->header : nullptr));
 
-    kv::Header header = make_header(loaded.identity, dtype);
+    kv::Header header = make_header(loaded, dtype);
     if (prefix) header.provenance = prefix->header.provenance;
     header.provenance.push_back(tool.provenance(
         fmt::format("prefill kv_dtype={} chunk={}", header.k_schemes.front().codec, options.chunk_tokens)));

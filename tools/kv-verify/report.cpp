@@ -8,15 +8,16 @@ namespace hetero::tool {
 namespace {
 
 Json place_json(const kv::Location& place) {
-    return {{"sequence", place.sequence}, {"layer", place.layer}, {"part", kv::part_name(place.part)},
+    return {{"sequence", place.sequence}, {"layer", place.layer}, {"part", kv::part_name(place.part, place.kind)},
             {"token", place.token},       {"head", place.head},   {"dim", place.dim}};
 }
 
 }  // namespace
 
 std::string to_text(const kv::Location& place) {
-    return fmt::format("sequence {}, layer {}, {}, token {}, head {}, dim {}", printable(place.sequence), place.layer,
-                       kv::part_name(place.part), place.token, place.head, place.dim);
+    const std::string head = place.kind == kv::LayerKind::mla ? "" : fmt::format(", head {}", place.head);
+    return fmt::format("sequence {}, layer {}, {}, token {}{}, dim {}", printable(place.sequence), place.layer,
+                       kv::part_name(place.part, place.kind), place.token, head, place.dim);
 }
 
 Json to_json(const kv::Comparison& comparison) {
@@ -39,7 +40,8 @@ Json to_json(const kv::Comparison& comparison) {
     for (const kv::PartDifference& part : comparison.parts) {
         parts.push_back({{"sequence", part.sequence},
                          {"layer", part.layer},
-                         {"part", kv::part_name(part.part)},
+                         {"kind", kv::kind_name(part.kind)},
+                         {"part", kv::part_name(part.part, part.kind)},
                          {"bit_equal", part.bit_equal},
                          {"max_abs", number(part.max_abs)},
                          {"mean_abs", number(part.mean_abs)},
@@ -56,12 +58,13 @@ std::string to_text(const kv::Comparison& comparison, bool per_layer) {
                             printable(one.right));
     }
     if (per_layer) {
-        text += fmt::format("{:<10} {:>5} {:>4} {:>12} {:>12} {:>12} {:>10}  {}\n", "sequence", "layer", "part",
-                            "max |d|", "mean |d|", "rel L2", "cosine", "bits");
+        text += fmt::format("{:<10} {:>5} {:>4} {:>8} {:>12} {:>12} {:>12} {:>10}  {}\n", "sequence", "layer", "kind",
+                            "part", "max |d|", "mean |d|", "rel L2", "cosine", "bits");
         for (const kv::PartDifference& part : comparison.parts) {
-            text += fmt::format("{:<10} {:>5} {:>4} {:>12.5g} {:>12.5g} {:>12.5g} {:>10.7f}  {}\n",
-                                printable(part.sequence), part.layer, kv::part_name(part.part), part.max_abs,
-                                part.mean_abs, part.relative_l2, part.cosine, part.bit_equal ? "equal" : "differ");
+            text += fmt::format("{:<10} {:>5} {:>4} {:>8} {:>12.5g} {:>12.5g} {:>12.5g} {:>10.7f}  {}\n",
+                                printable(part.sequence), part.layer, kv::kind_name(part.kind),
+                                kv::part_name(part.part, part.kind), part.max_abs, part.mean_abs, part.relative_l2,
+                                part.cosine, part.bit_equal ? "equal" : "differ");
         }
     }
     if (comparison.first_nonfinite) {

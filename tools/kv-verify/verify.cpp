@@ -1,7 +1,9 @@
 #include "verify.h"
 
 #include <cmath>
+#include <map>
 #include <memory>
+#include <string>
 
 #include "base/units.h"
 #include "common/kv_session.h"
@@ -11,20 +13,44 @@
 namespace hetero::tool {
 namespace {
 
+// Layers of each kind.
+std::map<std::string, std::uint32_t> count_kinds(const kv::Header& header) {
+    std::map<std::string, std::uint32_t> counts;
+    for (std::uint32_t i = 0; i < header.identity.n_layers; ++i) ++counts[kv::kind_name(header.layer_shape(i).kind)];
+    return counts;
+}
+
+// " (4 gqa, 22 swa)"; nothing where all are gqa.
+std::string kinds_text(const kv::Header& header) {
+    if (header.all_gqa()) return "";
+    std::string text;
+    for (const auto& [kind, count] : count_kinds(header))
+        text += fmt::format("{}{} {}", text.empty() ? " (" : ", ", count, kind);
+    return text + ")";
+}
+
+std::string shard_text(const kv::Header& header) {
+    const kv::Shard& shard = header.shard;
+    if (!header.is_shard()) return "";
+    return fmt::format("; shard {} of {}: {} KV heads from head {} on, of {}", shard.tp_rank, shard.tp_size,
+                       shard.head_count, shard.head_first, header.identity.n_kv_heads);
+}
+
 // Reading verifies structure and checksums; a number that is not finite is damage, too.
 Status verify_alone(Tool& tool, kv::Source& source) {
     const kv::Header& header = source.header();
     std::uint64_t n_tokens = 0;
-    for (const kv::Sequence& sequence : header.sequences) {
-        n_tokens += sequence.tokens.size();
+    for (std::size_t s = 0; s < header.sequences.size(); ++s) {
+        n_tokens += header.sequences[s].tokens.size();
         for (std::uint32_t i = 0; i < header.identity.n_layers; ++i) {
             HETERO_TRY(const kv::Layer layer, source.read_layer());
             for (const kv::PartId id : {kv::PartId::k, kv::PartId::v}) {
-                HETERO_TRY(const auto values, kv::decode_part(header, layer.part(id), sequence.tokens.size(), id));
+                HETERO_TRY(const auto values, kv::decode_part(header, layer.part(id), header.stored_tokens(s, i), id,
+                                                              header.first_token(s, i)));
                 for (std::size_t at = 0; at < values.size(); ++at) {
                     if (std::isfinite(values[at])) continue;
                     return fail(Errc::bad_input, "{}: {} at {}", source.name(), values[at],
-                                to_text(kv::locate(header.identity, sequence.id, i, id, at)));
+                                to_text(kv::locate(header, s, i, id, at)));
                 }
             }
         }
@@ -35,13 +61,21 @@ Status verify_alone(Tool& tool, kv::Source& source) {
     report["sequences"] = header.sequences.size();
     report["n_tokens"] = n_tokens;
     report["kv_bytes"] = header.payload_bytes();
+    report["layer_kinds"] = Json::object();
+    for (const auto& [kind, count] : count_kinds(header)) report["layer_kinds"][kind] = count;
+    report["shard"] = nullptr;
+    if (header.is_shard())
+        report["shard"] = {{"tp_size", header.shard.tp_size},
+                           {"tp_rank", header.shard.tp_rank},
+                           {"head_first", header.shard.head_first},
+                           {"head_count", header.shard.head_count}};
     report["codec_k"] = header.k_schemes.front().codec;
     report["codec_v"] = header.v_schemes.front().codec;
     if (tool.json()) return {};
-    return tool.print(
-        fmt::format("{}: complete and undamaged; {} sequences, {} tokens, {} layers, K {}, V {}, {} bytes\n",
-                    source.name(), header.sequences.size(), n_tokens, header.identity.n_layers,
-                    header.k_schemes.front().codec, header.v_schemes.front().codec, header.payload_bytes()));
+    return tool.print(fmt::format(
+        "{}: complete and undamaged; {} sequences, {} tokens, {} layers{}, K {}, V {}, {} bytes{}\n", source.name(),
+        header.sequences.size(), n_tokens, header.identity.n_layers, kinds_text(header), header.k_schemes.front().codec,
+        header.v_schemes.front().codec, header.payload_bytes(), shard_text(header)));
 }
 
 class Comparator {
@@ -80,7 +114,7 @@ private:
     Status compare_with_model(kv::Source& a, kv::Source& b) {
         const bool same = kv::compare(a.header().identity, b.header().identity).empty();
         if (same) {
-            HETERO_CHECK(check_identity(loaded_->identity, options_.model.path, a.header().identity, a.name()));
+            HETERO_CHECK(check_state(*loaded_, options_.model.path, a.header(), a.name()));
         }
         HETERO_TRY(auto read_a, kv::read_all(a));
         HETERO_TRY(auto read_b, kv::read_all(b));

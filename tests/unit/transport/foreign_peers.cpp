@@ -45,12 +45,12 @@ TEST_CASE("peers that break the protocol are named and refused") {
 
     SUBCASE("a version that we do not speak") {
         Hello later = hello_for(state);
-        later.min_version = 2;
-        later.max_version = 3;
+        later.min_version = 3;
+        later.max_version = 4;
         auto sent = frame(FrameKind::hello, encode(later));
         const auto error = receiver_meets({sent});
         REQUIRE(error);
-        CHECK(error->message.find("hkv-mpi 2 to 3") != std::string::npos);
+        CHECK(error->message.find("hkv-mpi 3 to 4") != std::string::npos);
     }
     SUBCASE("HELLO and OFFER of different models") {
         Hello other = hello_for(state);

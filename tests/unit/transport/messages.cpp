@@ -26,7 +26,7 @@ TEST_CASE("an OFFER carries every field of the header") {
     const Offer offer = example_offer();
     REQUIRE(kv::check_header(offer.header));
     const auto bytes = encode(offer);
-    const auto decoded = decode_offer(bytes);
+    const auto decoded = decode_offer(bytes, 1);
     REQUIRE_MESSAGE(decoded, decoded.error().message);
     CHECK(decoded->payload_bytes == offer.payload_bytes);
     const kv::Header &a = offer.header, &b = decoded->header;
@@ -54,9 +54,9 @@ TEST_CASE("an OFFER carries every field of the header") {
 
 TEST_CASE("an OFFER cut anywhere, or with bytes behind it, is refused") {
     auto bytes = encode(example_offer());
-    for (std::size_t n = 0; n < bytes.size(); ++n) CHECK_FALSE(decode_offer(std::span(bytes).first(n)));
+    for (std::size_t n = 0; n < bytes.size(); ++n) CHECK_FALSE(decode_offer(std::span(bytes).first(n), 1));
     bytes.push_back(std::byte{0});
-    CHECK_FALSE(decode_offer(bytes));
+    CHECK_FALSE(decode_offer(bytes, 1));
 }
 
 TEST_CASE("a damaged OFFER never does more than be refused or differ") {
@@ -66,7 +66,7 @@ TEST_CASE("a damaged OFFER never does more than be refused or differ") {
     for (int i = 0; i < 3000; ++i) {
         auto damaged = bytes;
         for (int k = 0; k < 3; ++k) damaged[random() % damaged.size()] = static_cast<std::byte>(random());
-        const auto decoded = decode_offer(damaged);
+        const auto decoded = decode_offer(damaged, 1);
         if (!decoded) {
             ++refused;
             CHECK(decoded.error().code == Errc::peer);
@@ -80,10 +80,10 @@ TEST_CASE("a damaged OFFER never does more than be refused or differ") {
 TEST_CASE("an OFFER whose size and header disagree is refused") {
     Offer offer = example_offer();
     offer.payload_bytes += 1;
-    CHECK_FALSE(decode_offer(encode(offer)));
+    CHECK_FALSE(decode_offer(encode(offer), 1));
     offer = example_offer();
     offer.header.tokens_per_chunk = 0;
-    CHECK_FALSE(decode_offer(encode(offer)));
+    CHECK_FALSE(decode_offer(encode(offer), 1));
 }
 
 TEST_CASE("reasons are one line and keep their code") {

@@ -99,7 +99,7 @@ inline bool same_bytes(const kv::Layer& a, const kv::Layer& b) {
             const auto& y = transport::array_of(b.part(id), array);
             if (x.bytes != y.bytes || x.shape != y.shape || (!x.shape.empty() && x.dtype != y.dtype)) return false;
         }
-    return a.kind == b.kind && a.k.scheme == b.k.scheme && a.v.scheme == b.v.scheme;
+    return a.k.scheme == b.k.scheme && a.v.scheme == b.v.scheme;
 }
 
 }  // namespace hetero::test

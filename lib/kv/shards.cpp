@@ -1,0 +1,279 @@
+#include "kv/shards.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <utility>
+
+namespace hetero::kv {
+namespace {
+
+// Heads [first, first + count) of a state.
+struct HeadRange {
+    std::uint32_t first = 0, count = 0;
+    [[nodiscard]] std::uint32_t end() const noexcept { return first + count; }
+    [[nodiscard]] bool holds(std::uint32_t head) const noexcept { return head >= first && head < end(); }
+};
+HeadRange heads_of(const Header& header) noexcept { return {header.shard.head_first, header.stored_heads()}; }
+
+std::string text(HeadRange heads) {
+    return heads.count == 1 ? fmt::format("head {}", heads.first)
+                            : fmt::format("heads {} to {}", heads.first, heads.end() - 1);
+}
+std::string text(const Shard& shard) { return fmt::format("shard {} of {}", shard.tp_rank, shard.tp_size); }
+
+constexpr Tensor Part::*arrays[] = {&Part::values, &Part::scale, &Part::zero};
+
+// Bytes of one head in one row of an array [row][head][...].
+std::size_t head_bytes(const Tensor& tensor) {
+    return tensor.bytes.size() /
+           (static_cast<std::size_t>(tensor.shape[0]) * static_cast<std::size_t>(tensor.shape[1]));
+}
+
+class SlicedSource final : public Source {
+public:
+    SlicedSource(std::unique_ptr<Source> inner, const Shard& shard)
+        : inner_(std::move(inner)), header_(inner_->header()) {
+        header_.shard = shard;
+        header_.tokens_per_chunk = 0;
+    }
+    [[nodiscard]] const Header& header() const noexcept override { return header_; }
+    [[nodiscard]] const std::string& name() const noexcept override { return inner_->name(); }
+    Status finish() override { return inner_->finish(); }
+
+    Result<Layer> read_layer() override try {
+        HETERO_TRY(Layer layer, inner_->read_layer());
+        for (const PartId id : {PartId::k, PartId::v})
+            for (const auto array : arrays) slice(layer.part(id).*array);
+        return layer;
+    } catch (const std::bad_alloc&) {
+        return fail(Errc::resource, "{}: not enough memory to cut heads out of a layer", name());
+    }
+
+private:
+    void slice(Tensor& tensor) const {
+        const HeadRange have = heads_of(inner_->header()), want = heads_of(header_);
+        if (tensor.empty() || have.count == want.count) return;
+        const std::size_t one = head_bytes(tensor), from = have.count * one, to = want.count * one;
+        std::vector<std::byte> bytes(static_cast<std::size_t>(tensor.shape[0]) * to);
+        const std::byte* source = tensor.bytes.data() + (want.first - have.first) * one;
+        for (std::size_t row = 0; row < tensor.shape[0]; ++row)
+            std::memcpy(bytes.data() + row * to, source + row * from, to);
+        tensor.bytes = std::move(bytes);
+        tensor.shape[1] = want.count;
+    }
+
+    std::unique_ptr<Source> inner_;
+    Header header_;
+};
+
+std::string named(const Source& shard) {
+    return fmt::format("{} (rank {})", shard.name(), shard.header().shard.tp_rank);
+}
+
+// What has to be the same in all shards of a state.
+Status check_belongs(const Source& first, const Source& other) {
+    const Header &a = first.header(), &b = other.header();
+    std::vector<Mismatch> mismatches = compare(a.identity, b.identity);
+    if (a.identity.weights_digest != b.identity.weights_digest)
+        mismatches.push_back({"weights_digest", to_hex(a.identity.weights_digest), to_hex(b.identity.weights_digest)});
+    for (Mismatch& one : compare(a.layer_shapes, b.layer_shapes)) mismatches.push_back(std::move(one));
+    const auto differs = [&](std::string field, const auto& left, const auto& right) {
+        if (left != right) mismatches.push_back({std::move(field), fmt::format("{}", left), fmt::format("{}", right)});
+    };
+    differs("tp_size", a.shard.tp_size, b.shard.tp_size);
+    differs("number of sequences", a.sequences.size(), b.sequences.size());
+    for (std::size_t s = 0; s < std::min(a.sequences.size(), b.sequences.size()); ++s) {
+        const Sequence &x = a.sequences[s], &y = b.sequences[s];
+        const auto field = [&](std::string_view what) { return fmt::format("{} of sequence {}", what, s); };
+        differs(field("id"), x.id, y.id);
+        differs(field("number of tokens"), x.tokens.size(), y.tokens.size());
+        differs(field("pending_token"), x.pending_token, y.pending_token);
+        differs(field("special_parsed"), x.special_parsed, y.special_parsed);
+        if (x.tokens.size() != y.tokens.size()) continue;
+        const auto [l, r] = std::mismatch(x.tokens.begin(), x.tokens.end(), y.tokens.begin());
+        if (l != x.tokens.end()) differs(field(fmt::format("tokens[{}]", l - x.tokens.begin())), *l, *r);
+    }
+    if (mismatches.empty()) {  // as many layers on both sides
+        for (const PartId id : {PartId::k, PartId::v})
+            for (std::size_t layer = 0; layer < a.schemes(id).size(); ++layer)
+                if (a.scheme(layer, id) != b.scheme(layer, id) && mismatches.empty())
+                    mismatches.push_back({fmt::format("scheme of layer {}, {}", layer, a.part_name(layer, id)),
+                                          a.scheme(layer, id).codec, b.scheme(layer, id).codec});
+    }
+    if (mismatches.empty()) return {};
+    return fail(Errc::bad_input, "{} and {} are not shards of one state: {}", named(first), named(other),
+                to_text(mismatches, "the first", "the other"));
+}
+
+class MergedSource final : public Source {
+public:
+    MergedSource(std::vector<std::unique_ptr<Source>> shards, std::string name)
+        : shards_(std::move(shards)), name_(std::move(name)) {}
+
+    [[nodiscard]] const Header& header() const noexcept override { return header_; }
+    [[nodiscard]] const std::string& name() const noexcept override { return name_; }
+
+    Status open() {
+        std::sort(shards_.begin(), shards_.end(),
+                  [](const auto& a, const auto& b) { return a->header().shard.tp_rank < b->header().shard.tp_rank; });
+        const Source& first = *shards_.front();
+        for (std::size_t i = 1; i < shards_.size(); ++i) {
+            HETERO_CHECK(check_belongs(first, *shards_[i]));
+            if (const Source& last = *shards_[i - 1]; last.header().shard.tp_rank == shards_[i]->header().shard.tp_rank)
+                return fail(Errc::bad_input, "{} and {} are both {}", last.name(), shards_[i]->name(),
+                            text(last.header().shard));
+        }
+        header_ = first.header();
+        header_.shard = {};
+        header_.tokens_per_chunk = 0;
+        HETERO_CHECK(take_logits());
+        return find_owners();
+    }
+
+    Result<Layer> read_layer() override try {
+        const std::size_t n_layers = header_.identity.n_layers;
+        const std::size_t sequence = next_ / n_layers, layer = next_ % n_layers;
+        if (sequence >= header_.sequences.size()) return fail(Errc::internal, "{}: no layer is left to read", name_);
+        Layer merged;
+        for (const PartId id : {PartId::k, PartId::v}) {
+            HETERO_TRY(merged.part(id),
+                       allocate_part(header_, header_.scheme(layer, id), header_.stored_tokens(sequence, layer), id));
+        }
+        for (std::size_t i = 0; i < shards_.size(); ++i) {
+            HETERO_TRY(const Layer part, shards_[i]->read_layer());
+            HETERO_CHECK(add(i, sequence, layer, part, merged));
+        }
+        ++next_;
+        return merged;
+    } catch (const std::bad_alloc&) {
+        return fail(Errc::resource, "{}: not enough memory to put a layer together", name_);
+    }
+
+    Status finish() override {
+        for (const auto& shard : shards_) HETERO_CHECK(shard->finish());
+        return {};
+    }
+
+private:
+    Status take_logits() {
+        for (std::size_t s = 0; s < header_.sequences.size(); ++s) {
+            std::vector<float>& logits = header_.sequences[s].logits;
+            const Source* from = logits.empty() ? nullptr : shards_.front().get();
+            for (const auto& shard : shards_) {
+                const std::vector<float>& own = shard->header().sequences[s].logits;
+                if (own.empty()) continue;
+                if (from == nullptr) {
+                    from = shard.get();
+                    logits = own;
+                } else if (std::memcmp(own.data(), logits.data(), own.size() * sizeof(float)) != 0) {
+                    return fail(Errc::bad_input,
+                                "{} and {} are not shards of one state: the logits of sequence {} differ", named(*from),
+                                named(*shard), header_.sequences[s].id);
+                }
+            }
+        }
+        return {};
+    }
+
+    Status find_owners() {
+        const std::uint32_t n_heads = header_.identity.n_kv_heads;
+        owner_.resize(n_heads);
+        for (std::uint32_t head = 0; head < n_heads; ++head) {
+            const auto holds = [&](const auto& shard) { return heads_of(shard->header()).holds(head); };
+            const auto found = std::find_if(shards_.begin(), shards_.end(), holds);
+            if (found == shards_.end()) {
+                std::string there;
+                for (const auto& shard : shards_)
+                    there += fmt::format("{}{} has {}", there.empty() ? "" : ", ", named(*shard),
+                                         text(heads_of(shard->header())));
+                return fail(Errc::bad_input, "{}: no shard has head {} of {}: {}", name_, head, n_heads, there);
+            }
+            owner_[head] = static_cast<std::size_t>(found - shards_.begin());
+        }
+        return {};
+    }
+
+    // Copies the heads that shard `i` owns, and compares the others with what their owners gave.
+    Status add(std::size_t i, std::size_t sequence, std::size_t layer, const Layer& value, Layer& merged) const {
+        const HeadRange own = heads_of(shards_[i]->header());
+        HETERO_CHECK(named_check(i, check_layer(shards_[i]->header(), sequence, layer, value)));
+        for (const PartId id : {PartId::k, PartId::v}) {
+            for (const auto array : arrays) {
+                const Tensor& from = value.part(id).*array;
+                Tensor& to = merged.part(id).*array;
+                if (from.empty()) continue;
+                const std::size_t one = head_bytes(from);
+                for (std::uint32_t head = own.first; head < own.end();) {
+                    std::uint32_t end = head + 1;  // of a run of heads with one owner
+                    while (end < own.end() && owner_[end] == owner_[head]) ++end;
+                    for (std::size_t row = 0; row < from.shape[0]; ++row) {
+                        const std::byte* source = from.bytes.data() + (row * own.count + head - own.first) * one;
+                        std::byte* target = to.bytes.data() + (row * owner_.size() + head) * one;
+                        if (owner_[head] == i) {
+                            std::memcpy(target, source, (end - head) * one);
+                        } else if (std::memcmp(target, source, (end - head) * one) != 0) {
+                            const auto at = static_cast<std::size_t>(
+                                std::mismatch(target, target + (end - head) * one, source).first - target);
+                            return fail_different(owner_[head], i, sequence, layer, id,
+                                                  head + static_cast<std::uint32_t>(at / one));
+                        }
+                    }
+                    head = end;
+                }
+            }
+        }
+        return {};
+    }
+
+    [[nodiscard]] tl::unexpected<Error> fail_different(std::size_t a, std::size_t b, std::size_t sequence,
+                                                       std::size_t layer, PartId id, std::uint32_t head) const {
+        const bool has_heads = header_.layer_shape(layer).kind != LayerKind::mla;
+        return fail(Errc::bad_input, "{} and {} hold different numbers: sequence {}, layer {}, {}{}",
+                    named(*shards_[a]), named(*shards_[b]), header_.sequences[sequence].id, layer,
+                    header_.part_name(layer, id), has_heads ? fmt::format(", head {}", head) : "");
+    }
+
+    [[nodiscard]] Status named_check(std::size_t i, Status status) const {
+        if (status) return status;
+        return fail_with(status.error(), shards_[i]->name());
+    }
+
+    std::vector<std::unique_ptr<Source>> shards_;  // by rank
+    std::string name_;
+    Header header_;
+    std::vector<std::size_t> owner_;  // [kv_head]: the first shard that holds it
+    std::size_t next_ = 0;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Source>> slice_heads(std::unique_ptr<Source> source, const Shard& shard) {
+    Header wanted = source->header();
+    wanted.shard = shard;
+    if (auto status = check_header(wanted); !status) return fail_with(status.error(), source->name());
+    const HeadRange have = heads_of(source->header()), want = heads_of(wanted);
+    if (!have.holds(want.first) || want.end() > have.end())
+        return fail(Errc::bad_input, "{}: has {}, {} are wanted", source->name(), text(have), text(want));
+    return std::make_unique<SlicedSource>(std::move(source), shard);
+}
+
+Result<std::unique_ptr<Source>> merge_shards(std::vector<std::unique_ptr<Source>> shards, std::string name) {
+    if (shards.empty()) return fail(Errc::internal, "{}: no shards to put together", name);
+    try {
+        auto merged = std::make_unique<MergedSource>(std::move(shards), std::move(name));
+        HETERO_CHECK(merged->open());
+        return merged;
+    } catch (const std::bad_alloc&) {
+        return fail(Errc::resource, "not enough memory to open the shards");
+    }
+}
+
+Status check_whole(const Header& header, const std::string& name) {
+    if (!header.is_shard()) return {};
+    return fail(Errc::bad_input,
+                "{}: is {}, with {} of {}; the whole state is needed: name the file of any shard, and all are read",
+                name, text(header.shard), text(heads_of(header)), header.identity.n_kv_heads);
+}
+
+}  // namespace hetero::kv

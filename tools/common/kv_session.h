@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "common/models.h"
 #include "common/tool.h"
 #include "engine/session.h"
 #include "kv/stream.h"
@@ -28,7 +29,7 @@ Result<std::vector<float>> extend_to(engine::Session& session, std::span<const e
                                      const std::vector<float>& held_logits, std::span<const engine::TokenId> wanted,
                                      const std::function<void(std::uint64_t done)>& on_progress = {});
 
-// What a state of `model`'s sessions looks like: the resident type, unquantized, in every layer.
-[[nodiscard]] kv::Header make_header(const kv::Identity& identity, kernels::DType dtype);
+// What a state of the model's sessions looks like: the resident type, unquantized, in every layer.
+[[nodiscard]] kv::Header make_header(const LoadedModel& loaded, kernels::DType dtype);
 
 }  // namespace hetero::tool

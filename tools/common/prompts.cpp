@@ -129,7 +129,7 @@ Result<Prompt> prompt_of_line(const nlohmann::json& line, std::string id, const 
 
 // What a state asks of a sequence's id.
 Status check_id(const std::string& id, const LoadedModel& loaded) {
-    kv::Header header = make_header(loaded.identity, kernels::DType::f16);
+    kv::Header header = make_header(loaded, kernels::DType::f16);
     header.sequences.emplace_back();
     header.sequences.back().id = id;
     header.sequences.back().tokens = {0};

@@ -70,7 +70,7 @@ public:
         const engine::Options engine_options{static_cast<int>(options_.model.threads), dtype,
                                              static_cast<std::uint32_t>(options_.chunk_tokens)};
         HETERO_TRY(session_, engine::Session::create(loaded_.model, engine_options, capacity));
-        continued_ = make_header(loaded_.identity, dtype);
+        continued_ = make_header(loaded_, dtype);
         continued_.provenance = header_.provenance;
         continued_.provenance.push_back(tool_.provenance(
             fmt::format("decode n={} kv_dtype={}", options_.generate.max_tokens, continued_.k_schemes.front().codec)));

@@ -155,7 +155,7 @@ private:
             HETERO_CHECK(import_sequence(session, *prefix_, *job.prefix));
             return extend_to(session, held.tokens, held.logits, job.prompt.tokens, on_progress);
         }
-        session.truncate(0);
+        HETERO_CHECK(session.truncate(0));
         if (!logits_file_) return extend_to(session, {}, no_logits, job.prompt.tokens, on_progress);
         std::vector<float> last;
         const auto store = [&](std::uint64_t, std::span<const float> logits) -> Status {
@@ -220,7 +220,7 @@ Status run_prefill(Tool& tool, const PrefillOptions& options) {
     HETERO_TRY(auto jobs, plan_jobs(std::move(prompts), prefix ? &*prefix : nullptr, options.prefix));
     HETERO_TRY(const kernels::DType dtype, resident_dtype(options.kv_dtype, prefix ? &prefix->header : nullptr));
 
-    kv::Header header = make_header(loaded.identity, dtype);
+    kv::Header header = make_header(loaded, dtype);
     if (prefix) header.provenance = prefix->header.provenance;
     header.provenance.push_back(tool.provenance(
         fmt::format("prefill kv_dtype={} chunk={}", header.k_schemes.front().codec, options.chunk_tokens)));

@@ -2,9 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <mutex>
-#include <optional>
 
+#include "engine/executor_parts.h"
 #include "kernels/api/ops.h"
 
 namespace hetero::engine {
@@ -18,52 +17,6 @@ constexpr std::size_t row_granule = 16;         // rows of a task are a multiple
 constexpr std::size_t tasks_per_thread = 4;     // so that a delayed thread does not hold up the others for long
 
 std::size_t round_up(std::size_t n, std::size_t granule) { return (n + granule - 1) / granule * granule; }
-
-// The error of the first token, whichever thread met one first.
-class FirstError {
-public:
-    void note(std::size_t token, Error error) {
-        const std::lock_guard lock(mutex_);
-        if (!error_ || token < token_) {
-            token_ = token;
-            error_ = std::move(error);
-        }
-    }
-    [[nodiscard]] Status status() {
-        if (error_) return tl::unexpected<Error>(std::move(*error_));
-        return {};
-    }
-
-private:
-    std::mutex mutex_;
-    std::size_t token_ = 0;
-    std::optional<Error> error_;
-};
-
-void normalize(const model::Norm& norm, const float* in, float* out, std::size_t n) {
-    const float* weight = norm.weight.values.data();
-    if (norm.kind == model::Norm::Kind::rms) {
-        kernels::ops().rms_norm(in, weight, out, n, norm.eps);
-    } else {
-        kernels::ops().layer_norm(in, weight, norm.bias.values.data(), out, n, norm.eps);
-    }
-}
-
-void normalize_heads(const model::Norm& norm, float* heads, std::size_t n_heads, std::size_t head_dim) {
-    for (std::size_t head = 0; head < n_heads; ++head, heads += head_dim) normalize(norm, heads, heads, head_dim);
-}
-
-// values = activation(values) * up; without `up` the activation alone.
-void activate(model::Activation activation, float* values, const float* up, std::size_t n) {
-    const kernels::Ops& ops = kernels::ops();
-    if (activation == model::Activation::silu) return ops.silu_mul(values, up, values, n);
-    if (activation == model::Activation::gelu_tanh) {
-        ops.gelu_tanh(values, values, n);
-    } else {
-        ops.gelu_erf(values, values, n);
-    }
-    if (up != nullptr) ops.mul(up, values, n);
-}
 
 }  // namespace
 
@@ -93,17 +46,21 @@ std::uint64_t Executor::bytes_needed(const model::Program& program, std::uint32_
     for (const model::RegisterInfo& info : program.registers) per_token += info.width;
     for (const model::RopeConfig& rope : program.ropes) per_token += rope.rotary_dim;
     const std::uint64_t head = std::min<std::uint64_t>(chunk_tokens, head_block_tokens) * (sizes.vocab + sizes.hidden);
-    return (per_token * chunk_tokens + head) * sizeof(float);
+    return (per_token * chunk_tokens + head) * sizeof(float) + Slots::bytes_needed(program, chunk_tokens);
 }
 
 Executor::Executor(const model::Program& program, ThreadPool& pool, std::uint32_t chunk_tokens)
-    : program_(program), pool_(pool), sizes_(sizes_of(program)), chunk_tokens_(chunk_tokens) {
+    : program_(program),
+      pool_(pool),
+      sizes_(sizes_of(program)),
+      chunk_tokens_(chunk_tokens),
+      slots_(program, chunk_tokens) {
     const std::size_t tokens = chunk_tokens;
     for (const model::RegisterInfo& info : program.registers) registers_.emplace_back(tokens * info.width);
     for (const model::RopeConfig& rope : program.ropes) {
         const std::size_t pairs = rope.rotary_dim / 2;
-        ropes_.push_back(
-            {model::inverse_frequencies(rope), std::vector<float>(tokens * pairs), std::vector<float>(tokens * pairs)});
+        ropes_.push_back({model::inverse_frequencies(rope), rope.attention_factor, std::vector<float>(tokens * pairs),
+                          std::vector<float>(tokens * pairs)});
     }
     k_.resize(tokens * sizes_.k);
     v_.resize(tokens * sizes_.v);
@@ -136,8 +93,8 @@ void Executor::fill_rope(std::uint64_t first, std::size_t n_tokens) {
         pool_.parallel_for(n_tokens, [&](std::size_t token, int) {
             for (std::size_t pair = 0; pair < pairs; ++pair) {
                 const double angle = static_cast<double>(first + token) * table.frequencies[pair];
-                table.cos[token * pairs + pair] = static_cast<float>(std::cos(angle));
-                table.sin[token * pairs + pair] = static_cast<float>(std::sin(angle));
+                table.cos[token * pairs + pair] = static_cast<float>(std::cos(angle) * table.factor);
+                table.sin[token * pairs + pair] = static_cast<float>(std::sin(angle) * table.factor);
             }
         });
     }
@@ -271,21 +228,27 @@ Status Executor::op(const model::Attention& attention, const Chunk& chunk) {
         const auto kv_head = static_cast<std::uint32_t>(head / group);
         kernels::AttentionArgs args;
         args.q_stride = width(attention.q);
-        args.q = q + begin * args.q_stride + head * layout.head_dim_k;
+        args.q = q + begin * args.q_stride + head * layout.query_dim();
         args.k = chunk.cache->view(attention.layer, PartId::k, kv_head);
         args.v = chunk.cache->view(attention.layer, PartId::v, kv_head);
         args.out_stride = width(attention.out);
-        args.out = out + begin * args.out_stride + head * layout.head_dim_v;
+        args.out = out + begin * args.out_stride + head * layout.output_dim();
         args.n_queries = end - begin;
         args.kv_tokens = chunk.first + end;
         args.first_position = chunk.first + begin;
-        args.head_dim_k = layout.head_dim_k;
-        args.head_dim_v = layout.head_dim_v;
+        args.head_dim_k = layout.query_dim();
+        args.head_dim_v = layout.output_dim();
         args.scale = attention.scale;
         args.window = attention.window;
         args.softcap = attention.softcap;
         kernels::ops().attention(args);
     });
+    return {};
+}
+
+Status Executor::op(const model::Project& project, const Chunk& chunk) {
+    const Product product{&project.weight, at(project.in), width(project.in), at(project.out), width(project.out)};
+    multiply_all({&product, 1}, chunk.tokens.size());
     return {};
 }
 

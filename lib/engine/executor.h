@@ -10,6 +10,7 @@
 #include "base/result.h"
 #include "base/threads.h"
 #include "engine/kv_cache.h"
+#include "engine/slots.h"
 #include "model/program.h"
 
 namespace hetero::engine {
@@ -45,6 +46,7 @@ private:
     };
     struct RopeTable {
         std::vector<double> frequencies;  // [pair], radians per position
+        double factor = 1;                // of the rotated values
         std::vector<float> cos, sin;      // [token of the chunk][pair]
     };
     // y[token][row] = W x[token], for one matrix of a group that is computed together.
@@ -64,9 +66,14 @@ private:
     Status op(const model::Embed& embed, const Chunk& chunk);
     Status op(const model::Normalize& one, const Chunk& chunk);
     Status op(const model::Qkv& qkv, const Chunk& chunk);
+    Status op(const model::LatentKv& kv, const Chunk& chunk);
+    Status op(const model::LatentQuery& query, const Chunk& chunk);
     Status op(const model::Attention& attention, const Chunk& chunk);
+    Status op(const model::Project& project, const Chunk& chunk);
+    Status op(const model::HeadProject& project, const Chunk& chunk);
     Status op(const model::ProjectAdd& project, const Chunk& chunk);
     Status op(const model::FfnAdd& ffn, const Chunk& chunk);
+    Status op(const model::MoeAdd& moe, const Chunk& chunk);
     Status op(const model::Head& head, const Chunk& chunk);
 
     // Rows [begin, end) of one product.
@@ -76,6 +83,12 @@ private:
     // y += norm(W x)
     void multiply_add(const model::Matrix& weight, const std::optional<model::Norm>& norm, const float* x,
                       std::size_t x_stride, float* y, std::size_t y_stride, std::size_t n_tokens);
+    // y[token][head] = W[head] x[token][head]; `x_head` and `y_head` elements from one head to the next.
+    void multiply_heads(const model::Matrix& weight, std::size_t n_heads, const float* x, std::size_t x_stride,
+                        std::size_t x_head, float* y, std::size_t y_stride, std::size_t y_head, std::size_t n_tokens);
+    // One product of every active expert's slots, rows divided among the threads: y = f(W x) as `rows_of_expert` says.
+    void for_expert_rows(std::size_t rows,
+                         const std::function<void(std::uint32_t expert, std::size_t begin, std::size_t end)>& body);
     [[nodiscard]] std::size_t rows_per_task(std::size_t rows) const;
 
     const model::Program& program_;
@@ -88,6 +101,7 @@ private:
     std::vector<float> gate_, up_;               // [token][ffn]
     std::vector<float> product_;                 // [token][row], before it is added
     std::vector<float> head_normed_, logits_;    // [head token][hidden], [head token][vocab]
+    Slots slots_;
 };
 
 }  // namespace hetero::engine

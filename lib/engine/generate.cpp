@@ -52,7 +52,7 @@ Status check_start(const Session& session, const std::vector<TokenId>& tokens, s
 // The logits of the last position, where nobody kept them: its token is computed again.
 Result<std::span<const float>> recompute_last(Session& session, const std::vector<TokenId>& tokens) {
     if (tokens.empty()) return fail(Errc::usage, "there is nothing to continue: the state holds no tokens");
-    session.truncate(tokens.size() - 1);
+    HETERO_CHECK(session.truncate(tokens.size() - 1));
     return session.decode(tokens.back());
 }
 

@@ -14,8 +14,12 @@ constexpr std::size_t alignment = 64;  // of each layer's K and V: a cache line
 
 std::size_t round_up(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
 
+bool is_latent(const model::KvLayout& layer) { return layer.kind == model::KvLayout::Kind::latent; }
+
+// The V of a latent layer lies in the rows of its K.
 std::size_t part_bytes(const model::KvLayout& layer, DType dtype, PartId part, std::uint64_t capacity) {
-    const std::size_t dim = part == PartId::k ? layer.head_dim_k : layer.head_dim_v;
+    if (is_latent(layer) && part == PartId::v) return 0;
+    const std::size_t dim = part == PartId::k ? layer.query_dim() : layer.head_dim_v;
     return round_up(dim * layer.n_kv_heads * capacity * kernels::dtype_bytes(dtype, 1));
 }
 
@@ -73,7 +77,8 @@ Result<KvCache> KvCache::create(std::span<const model::KvLayout> layers, DType d
     for (const model::KvLayout& layer : layers) {
         cache.k_offset_.push_back(offset);
         offset += part_bytes(layer, dtype, PartId::k, capacity);
-        cache.v_offset_.push_back(offset);
+        cache.v_offset_.push_back(
+            is_latent(layer) ? cache.k_offset_.back() + kernels::dtype_bytes(dtype, layer.head_dim_k) : offset);
         offset += part_bytes(layer, dtype, PartId::v, capacity);
     }
     cache.memory_.reset(static_cast<std::byte*>(std::aligned_alloc(alignment, round_up(std::max(offset, alignment)))));
@@ -91,13 +96,19 @@ std::size_t KvCache::row_bytes(std::size_t layer, PartId part) const noexcept {
     return kernels::dtype_bytes(dtype_, head_dim(layer, part));
 }
 
+std::size_t KvCache::token_stride(std::size_t layer, PartId part) const noexcept {
+    return is_latent(layers_[layer]) ? layers_[layer].query_dim() : head_dim(layer, part);
+}
+
 std::byte* KvCache::row(std::size_t layer, PartId part, std::uint32_t head, std::uint64_t token) const noexcept {
     const std::size_t offset = part == PartId::k ? k_offset_[layer] : v_offset_[layer];
-    return memory_.get() + offset + (head * capacity_ + token) * row_bytes(layer, part);
+    return memory_.get() + offset +
+           (head * capacity_ + token) * kernels::dtype_bytes(dtype_, token_stride(layer, part));
 }
 
 kernels::KvView KvCache::view(std::size_t layer, PartId part, std::uint32_t head) const noexcept {
-    return {dtype_, row(layer, part, head, 0), head_dim(layer, part)};
+    if (is_latent(layers_[layer])) part = PartId::k;
+    return {dtype_, row(layer, part, head, 0), token_stride(layer, part)};
 }
 
 tl::unexpected<Error> KvCache::not_finite(std::size_t layer, PartId part, std::uint64_t token, std::uint32_t head,
@@ -143,21 +154,23 @@ Status KvCache::store(std::size_t layer, PartId part, std::uint64_t token, const
     return {};
 }
 
-void KvCache::save(std::size_t layer, PartId part, std::uint64_t n_tokens, std::span<std::byte> out) const {
+void KvCache::save(std::size_t layer, PartId part, std::uint64_t first, std::uint64_t end,
+                   std::span<std::byte> out) const {
     const std::size_t bytes = row_bytes(layer, part);
     std::byte* target = out.data();
-    for (std::uint64_t token = 0; token < n_tokens; ++token) {
+    for (std::uint64_t token = first; token < end; ++token) {
         for (std::uint32_t head = 0; head < heads(layer); ++head, target += bytes) {
             std::memcpy(target, row(layer, part, head, token), bytes);
         }
     }
 }
 
-Status KvCache::load(std::size_t layer, PartId part, std::uint64_t n_tokens, std::span<const std::byte> in) {
+Status KvCache::load(std::size_t layer, PartId part, std::uint64_t first, std::uint64_t end,
+                     std::span<const std::byte> in) {
     const std::size_t bytes = row_bytes(layer, part);
     const std::uint32_t dim = head_dim(layer, part);
     const std::byte* source = in.data();
-    for (std::uint64_t token = 0; token < n_tokens; ++token) {
+    for (std::uint64_t token = first; token < end; ++token) {
         for (std::uint32_t head = 0; head < heads(layer); ++head, source += bytes) {
             if (!all_finite(dtype_, source, dim)) {
                 std::vector<float> values(dim);

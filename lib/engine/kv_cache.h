@@ -1,5 +1,6 @@
 // The resident KV cache of one session: f16, bf16 or f32, its memory reserved once.
-// Layout per layer and part: [kv_head][capacity][head_dim]. K is stored after RoPE, half-split.
+// Layout per layer and part: [kv_head][capacity][head_dim]. K is stored after RoPE, half-split. Of layers with latents:
+// [capacity][latent | RoPE key], so that one row is what a query is multiplied with.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -28,6 +29,8 @@ public:
     [[nodiscard]] std::uint64_t capacity() const noexcept { return capacity_; }
     [[nodiscard]] std::uint32_t heads(std::size_t layer) const noexcept { return layers_[layer].n_kv_heads; }
     [[nodiscard]] std::uint32_t head_dim(std::size_t layer, kv::PartId part) const noexcept;
+    // K and V as attention reads them. Of a latent layer both are the whole rows, of which the values are the first
+    // part.
     [[nodiscard]] kernels::KvView view(std::size_t layer, kv::PartId part, std::uint32_t head) const noexcept;
 
     // Converts one token's values [kv_head][head_dim] and stores them (tokens may be stored from several threads at
@@ -35,10 +38,12 @@ public:
     // narrow.
     Status store(std::size_t layer, kv::PartId part, std::uint64_t token, const float* values);
 
-    // Tokens [0, n_tokens) as [token][kv_head][head_dim] in the resident type, to and from dense bytes. load() refuses
+    // Tokens [first, end) as [token][kv_head][head_dim] in the resident type, to and from dense bytes. load() refuses
     // values that are not finite, as store() does.
-    void save(std::size_t layer, kv::PartId part, std::uint64_t n_tokens, std::span<std::byte> out) const;
-    Status load(std::size_t layer, kv::PartId part, std::uint64_t n_tokens, std::span<const std::byte> in);
+    void save(std::size_t layer, kv::PartId part, std::uint64_t first, std::uint64_t end,
+              std::span<std::byte> out) const;
+    Status load(std::size_t layer, kv::PartId part, std::uint64_t first, std::uint64_t end,
+                std::span<const std::byte> in);
 
 private:
     struct Free {
@@ -47,6 +52,7 @@ private:
     [[nodiscard]] std::byte* row(std::size_t layer, kv::PartId part, std::uint32_t head,
                                  std::uint64_t token) const noexcept;
     [[nodiscard]] std::size_t row_bytes(std::size_t layer, kv::PartId part) const noexcept;
+    [[nodiscard]] std::size_t token_stride(std::size_t layer, kv::PartId part) const noexcept;  // elements
     [[nodiscard]] tl::unexpected<Error> not_finite(std::size_t layer, kv::PartId part, std::uint64_t token,
                                                    std::uint32_t head, const float* values) const;
 

@@ -28,7 +28,7 @@ Result<Score> score(Session& session, std::span<const TokenId> tokens, std::uint
         const auto text = tokens.subspan(begin, std::min(step, tokens.size() - begin));
         std::vector<TokenId> window(text.begin(), text.end());
         if (bos) window.insert(window.begin(), *bos);
-        session.truncate(0);
+        HETERO_CHECK(session.truncate(0));
         const auto on_logits = [&](std::uint64_t position, std::span<const float> logits) -> Status {
             const std::uint64_t predicted = begin + position + 1 - lead;  // in `tokens`
             const auto target = static_cast<std::size_t>(window[position + 1]);
@@ -46,7 +46,7 @@ Result<Score> score(Session& session, std::span<const TokenId> tokens, std::uint
         }
         if (on_progress) on_progress(begin + text.size());
     }
-    session.truncate(0);
+    HETERO_CHECK(session.truncate(0));
     out.scored = out.token_nll.size();
     for (const double nll : out.token_nll) out.nll_sum += nll;
     return out;

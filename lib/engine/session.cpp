@@ -38,7 +38,32 @@ Status check_memory(std::uint64_t kv_bytes, std::uint64_t work_bytes, std::uint6
     return {};
 }
 
+kv::LayerShape layer_shape(const model::KvLayout& layout) {
+    if (layout.kind == model::KvLayout::Kind::latent) return {kv::LayerKind::mla, 0};
+    return layout.window == 0 ? kv::LayerShape{} : kv::LayerShape{kv::LayerKind::swa, layout.window};
+}
+
+std::string to_text(const kv::LayerShape& shape) {
+    switch (shape.kind) {
+        case kv::LayerKind::swa:
+            return fmt::format("the last {} tokens", shape.window);
+        case kv::LayerKind::mla:
+            return "latents";
+        default:
+            return "K and V of all tokens";
+    }
+}
+
 }  // namespace
+
+std::vector<kv::LayerShape> layer_shapes(const model::Model& model) {
+    std::vector<kv::LayerShape> shapes;
+    for (const model::KvLayout& layout : model.program.kv) shapes.push_back(layer_shape(layout));
+    const bool usual = std::all_of(shapes.begin(), shapes.end(),
+                                   [](const kv::LayerShape& shape) { return shape == kv::LayerShape{}; });
+    if (usual) shapes.clear();
+    return shapes;
+}
 
 kv::Identity identity_of(const model::Model& model, const Digest& tokenizer_digest) {
     const model::Config& config = model.config;
@@ -47,8 +72,10 @@ kv::Identity identity_of(const model::Model& model, const Digest& tokenizer_dige
     identity.arch = config.arch;
     identity.n_layers = config.n_layers;
     identity.n_heads = config.n_heads;
-    identity.n_kv_heads = config.n_kv_heads;
-    identity.head_dim_k = identity.head_dim_v = config.head_dim;
+    const model::KvLayout& layout = model.program.kv.front();  // all layers have these alike
+    identity.n_kv_heads = layout.n_kv_heads;
+    identity.head_dim_k = layout.head_dim_k;
+    identity.head_dim_v = layout.head_dim_v;
     identity.vocab_size = config.vocab_size;
     identity.context_length = config.context_length;
     identity.rope_theta = config.rope.theta;
@@ -68,7 +95,8 @@ struct Session::Impl {
           pool(options.threads == 0 ? default_thread_count() : options.threads),
           cache(std::move(cache_)),
           executor(model->program, pool, chunk),
-          chunk_tokens(chunk) {}
+          chunk_tokens(chunk),
+          first_held(model->program.kv.size()) {}
 
     std::shared_ptr<const model::Model> model;
     Options options;
@@ -78,13 +106,16 @@ struct Session::Impl {
     std::uint32_t chunk_tokens;
     std::uint64_t position = 0;
     std::uint64_t import_tokens = 0;
-    std::vector<bool> imported;  // [layer], empty unless an import is under way
+    std::vector<bool> imported;             // [layer], empty unless an import is under way
+    std::vector<std::uint64_t> first_held;  // [layer] tokens before it are not in the cache: the state had none
 
     Status check_ready() const;
     Status check_tokens(std::span<const TokenId> tokens) const;
     Status check_geometry(const kv::Header& header) const;
+    Status check_kind(const kv::Header& header, std::uint32_t layer) const;
+    // Tokens [first, end).
     Status import_part(const kv::Header& header, std::uint32_t layer, const kv::Part& part, PartId id,
-                       std::uint64_t n_tokens);
+                       std::uint64_t first, std::uint64_t end);
 };
 
 Result<std::unique_ptr<Session>> Session::create(std::shared_ptr<const model::Model> model, const Options& options,
@@ -177,6 +208,11 @@ Result<kv::Layer> Session::export_layer(std::uint32_t layer) const {
     const KvCache& cache = impl_->cache;
     const std::uint64_t n_tokens = impl_->position;
     if (layer >= impl_->model->program.kv.size()) return fail(Errc::usage, "there is no layer {}", layer);
+    const std::uint64_t first = layer_shape(impl_->model->program.kv[layer]).first_token(n_tokens);
+    if (first < impl_->first_held[layer]) {
+        return fail(Errc::usage, "layer {}: token {} is not in the cache; it came from a state that keeps {} on", layer,
+                    first, impl_->first_held[layer]);
+    }
     try {
         kv::Layer out;
         for (const PartId id : {PartId::k, PartId::v}) {
@@ -184,9 +220,9 @@ Result<kv::Layer> Session::export_layer(std::uint32_t layer) const {
             part.scheme.codec = kernels::dtype_info(cache.dtype()).name;
             part.scheme.source_dtype = cache.dtype();
             part.values.dtype = cache.dtype();
-            part.values.shape = {n_tokens, cache.heads(layer), cache.head_dim(layer, id)};
+            part.values.shape = {n_tokens - first, cache.heads(layer), cache.head_dim(layer, id)};
             part.values.bytes.resize(kernels::dtype_bytes(cache.dtype(), part.values.elements()));
-            cache.save(layer, id, n_tokens, part.values.bytes);
+            cache.save(layer, id, first, n_tokens, part.values.bytes);
         }
         return out;
     } catch (const std::bad_alloc&) {
@@ -195,20 +231,32 @@ Result<kv::Layer> Session::export_layer(std::uint32_t layer) const {
 }
 
 Status Session::Impl::check_geometry(const kv::Header& header) const {
-    const model::Config& config = model->config;
+    const model::KvLayout& layout = model->program.kv.front();
     const auto differs = [](std::string_view what, std::uint64_t state, std::uint64_t here) -> Status {
         if (state == here) return {};
         return fail(Errc::bad_input, "the state has {} = {}, the model {}", what, state, here);
     };
-    HETERO_CHECK(differs("n_layers", header.identity.n_layers, config.n_layers));
-    HETERO_CHECK(differs("n_kv_heads", header.identity.n_kv_heads, config.n_kv_heads));
-    HETERO_CHECK(differs("head_dim_k", header.identity.head_dim_k, config.head_dim));
-    return differs("head_dim_v", header.identity.head_dim_v, config.head_dim);
+    HETERO_CHECK(differs("n_layers", header.identity.n_layers, model->program.kv.size()));
+    HETERO_CHECK(differs("n_kv_heads", header.identity.n_kv_heads, layout.n_kv_heads));
+    HETERO_CHECK(differs("head_dim_k", header.identity.head_dim_k, layout.head_dim_k));
+    return differs("head_dim_v", header.identity.head_dim_v, layout.head_dim_v);
+}
+
+Status Session::Impl::check_kind(const kv::Header& header, std::uint32_t layer) const {
+    if (!header.layer_shapes.empty() && header.layer_shapes.size() != model->program.kv.size()) {
+        return fail(Errc::bad_input, "the state has shapes of {} layers, the model {} layers",
+                    header.layer_shapes.size(), model->program.kv.size());
+    }
+    const kv::LayerShape stored = header.layer_shape(layer), here = layer_shape(model->program.kv[layer]);
+    const bool whole = here.kind == kv::LayerKind::swa && stored == kv::LayerShape{};
+    if (stored == here || whole) return {};
+    return fail(Errc::bad_input, "layer {}: the state keeps {}, the model needs {}", layer, to_text(stored),
+                to_text(here));
 }
 
 Status Session::Impl::import_part(const kv::Header& header, std::uint32_t layer, const kv::Part& part, PartId id,
-                                  std::uint64_t n_tokens) {
-    const std::uint64_t heads = cache.heads(layer), dim = cache.head_dim(layer, id);
+                                  std::uint64_t first, std::uint64_t end) {
+    const std::uint64_t heads = cache.heads(layer), dim = cache.head_dim(layer, id), n_tokens = end - first;
     const auto at = [&] { return fmt::format("layer {}, {}", layer, kv::part_name(id)); };
     if (part.scheme.codec == kernels::dtype_info(cache.dtype()).name) {
         const kv::Tensor& values = part.values;
@@ -218,7 +266,7 @@ Status Session::Impl::import_part(const kv::Header& header, std::uint32_t layer,
                         values.bytes.size(), kernels::dtype_info(values.dtype).name, n_tokens, heads, dim,
                         kernels::dtype_info(cache.dtype()).name);
         }
-        return cache.load(layer, id, n_tokens, values.bytes);
+        return cache.load(layer, id, first, end, values.bytes);
     }
     auto values = kv::decode_part(header, part, n_tokens, id);
     if (!values) return fail_with(values.error(), at());
@@ -226,7 +274,7 @@ Status Session::Impl::import_part(const kv::Header& header, std::uint32_t layer,
         return fail(Errc::bad_input, "{}: {} values, expected {}", at(), values->size(), n_tokens * heads * dim);
     }
     for (std::uint64_t token = 0; token < n_tokens; ++token) {
-        HETERO_CHECK(cache.store(layer, id, token, values->data() + token * heads * dim));
+        HETERO_CHECK(cache.store(layer, id, first + token, values->data() + token * heads * dim));
     }
     return {};
 }
@@ -249,14 +297,17 @@ Status Session::import_layer(const kv::Header& header, std::uint32_t layer, cons
                     impl_->import_tokens);
     }
     if (impl_->imported[layer]) return fail(Errc::usage, "layer {} is imported twice", layer);
+    HETERO_CHECK(impl_->check_kind(header, layer));
+    const std::uint64_t first = header.layer_shape(layer).first_token(n_tokens);
     try {
         for (const PartId id : {PartId::k, PartId::v}) {
-            HETERO_CHECK(impl_->import_part(header, layer, value.part(id), id, n_tokens));
+            HETERO_CHECK(impl_->import_part(header, layer, value.part(id), id, first, n_tokens));
         }
     } catch (const std::bad_alloc&) {
         return fail(Errc::resource, "out of memory while importing layer {} ({} tokens)", layer, n_tokens);
     }
     impl_->imported[layer] = true;
+    impl_->first_held[layer] = first;
     if (std::find(impl_->imported.begin(), impl_->imported.end(), false) == impl_->imported.end()) {
         impl_->imported.clear();
         impl_->position = n_tokens;
@@ -264,6 +315,26 @@ Status Session::import_layer(const kv::Header& header, std::uint32_t layer, cons
     return {};
 }
 
-void Session::truncate(std::uint64_t n_tokens) { impl_->position = std::min(impl_->position, n_tokens); }
+bool Session::can_truncate(std::uint64_t n_tokens) const noexcept {
+    if (n_tokens == 0 || n_tokens >= impl_->position) return true;
+    // What the query at n_tokens sees must be there.
+    for (std::size_t layer = 0; layer < impl_->first_held.size(); ++layer) {
+        const std::uint64_t first = impl_->first_held[layer], window = impl_->model->program.kv[layer].window;
+        if (first != 0 && n_tokens + 1 < first + window) return false;
+    }
+    return true;
+}
+
+Status Session::truncate(std::uint64_t n_tokens) {
+    if (!can_truncate(n_tokens)) {
+        return fail(
+            Errc::usage,
+            "cannot go back from token {} to {}: the state that was imported keeps only a window of some layers",
+            impl_->position, n_tokens);
+    }
+    impl_->position = std::min(impl_->position, n_tokens);
+    if (n_tokens == 0) std::fill(impl_->first_held.begin(), impl_->first_held.end(), 0);
+    return {};
+}
 
 }  // namespace hetero::engine

@@ -26,6 +26,10 @@ enum class Logits { none, last, all };
 // The hard invariants of states that this model makes.
 [[nodiscard]] kv::Identity identity_of(const model::Model& model, const Digest& tokenizer_digest);
 
+// What each layer of this model's states keeps, as kv::Header::layer_shapes has it: empty where all layers keep K and V
+// of every token.
+[[nodiscard]] std::vector<kv::LayerShape> layer_shapes(const model::Model& model);
+
 class Session {
 public:
     // Takes the memory for `capacity` tokens (at most the context) at once; not enough: resource, with both figures.
@@ -50,14 +54,19 @@ public:
     // One step: appends `token`, gives the logits of the next one [vocab_size], valid until the next call.
     Result<std::span<const float>> decode(TokenId token);
 
-    // The cache as a layer of a KV state, in the resident type, tokens [0, position()).
+    // The cache as a layer of a KV state, in the resident type: the tokens before position() that layer_shapes() says
+    // are stored. Errors: usage (no such layer; tokens that an imported state did not have).
     Result<kv::Layer> export_layer(std::uint32_t layer) const;
     // Replaces the cache of one layer; all layers must be given, in any order, before the session is used.
     // n_tokens of every layer must agree. A state in the resident type is taken bit for bit, any other codec is decoded
-    // to it. Only the shape is compared with the model's: whether the state belongs to it (kv::compare) is the caller's
-    // question. Errors: bad_input (another shape, damaged sizes, a value that is not finite in the resident type).
+    // to it. A layer has the tokens that header.layer_shape(layer) says; a layer with a window may come whole. Only the
+    // shape is compared with the model's: whether the state belongs to it (kv::compare) is the caller's question.
+    // Errors: bad_input (another kind or shape, damaged sizes, a value that is not finite in the resident type).
     Status import_layer(const kv::Header& header, std::uint32_t layer, const kv::Layer& value, std::uint64_t n_tokens);
-    void truncate(std::uint64_t n_tokens);  // forgets tokens from the end
+    // Forgets tokens from the end. Where the cache came from a state whose layers keep only a window, no more than the
+    // last token can be forgotten, or all: else usage.
+    Status truncate(std::uint64_t n_tokens);
+    [[nodiscard]] bool can_truncate(std::uint64_t n_tokens) const noexcept;
 
 private:
     struct Impl;

@@ -55,6 +55,12 @@ std::string rope_scaling_text(const RopeConfig& rope) {
     const auto add = [&text](std::string_view key, const std::string& value) {
         text += fmt::format("{}\"{}\":{}", text.empty() ? "{" : ",", key, value);
     };
+    const bool yarn = rope.scaling == RopeScalingKind::yarn;
+    if (yarn) {
+        add("attention_factor", fmt::format("{}", static_cast<float>(rope.attention_factor)));
+        add("beta_fast", fmt::format("{}", rope.beta_fast));
+        add("beta_slow", fmt::format("{}", rope.beta_slow));
+    }
     if (rope.scaling != RopeScalingKind::none) add("factor", fmt::format("{}", rope.factor));
     if (!rope.frequency_divisors.empty()) {
         add("frequency_divisors", fmt::format("[{}]", fmt::join(rope.frequency_divisors, ",")));
@@ -64,8 +70,11 @@ std::string rope_scaling_text(const RopeConfig& rope) {
         add("low_freq_factor", fmt::format("{}", rope.low_freq_factor));
         add("original_max_position_embeddings", fmt::format("{}", rope.original_context));
     }
+    if (yarn) add("original_max_position_embeddings", fmt::format("{}", rope.original_context));
     if (rope.scaling == RopeScalingKind::linear) add("rope_type", "\"linear\"");
     if (rope.scaling == RopeScalingKind::llama3) add("rope_type", "\"llama3\"");
+    if (yarn) add("rope_type", "\"yarn\"");
+    if (yarn && !rope.whole_dims) add("truncate", "false");
     return text.empty() ? "none" : text + "}";
 }
 
@@ -96,6 +105,35 @@ std::string arch_text(const Config& config) {
     if (config.activation == Activation::gelu_erf) add("activation", "gelu_erf");
     if (config.attention_bias) add("attention_bias", true);
     if (config.parallel_residual) add("parallel_residual", true);
+    if (config.latent) {
+        const LatentConfig& latent = *config.latent;
+        add("q_lora_rank", latent.q_rank);
+        add("kv_lora_rank", latent.kv_rank);
+        add("qk_nope_head_dim", latent.plain_dim);
+        add("qk_rope_head_dim", latent.rope_dim);
+        add("v_head_dim", latent.v_dim);
+        add("latent_norm_eps", latent.norm_eps);
+    }
+    if (config.moe) {
+        const MoeConfig& moe = *config.moe;
+        const RoutingRule& rule = moe.rule;
+        std::string layers;
+        for (const bool sparse : moe.layers) layers += sparse ? '1' : '0';
+        add("moe_layers", layers);
+        add("experts", moe.n_experts);
+        add("experts_used", rule.top_k);
+        add("expert_ffn", moe.expert_ffn);
+        add("shared_experts", moe.n_shared);
+        add("router_score", rule.score == RoutingRule::Score::sigmoid ? "sigmoid" : "softmax");
+        add("router_bias", moe.selection_bias);
+        add("router_normalize", rule.normalize);
+        add("router_scale", rule.scale);
+        if (rule.n_groups > 1) {
+            add("router_groups", rule.n_groups);
+            add("router_top_groups", rule.top_groups);
+            add("router_group_score", rule.group_score == RoutingRule::GroupScore::highest ? "highest" : "highest_two");
+        }
+    }
     return text;
 }
 

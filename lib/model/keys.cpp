@@ -30,6 +30,18 @@ std::optional<std::vector<std::string>> json_strings(const Json& json) {
     return strings;
 }
 
+std::optional<std::vector<std::int64_t>> json_integers(const Json& json) {
+    if (!json.is_array()) return std::nullopt;
+    std::vector<std::int64_t> integers;
+    for (const Json& value : json) {
+        if (!value.is_number_integer() || (value.is_number_unsigned() && value.get<std::uint64_t>() >> 63U != 0)) {
+            return std::nullopt;
+        }
+        integers.push_back(value.get<std::int64_t>());
+    }
+    return integers;
+}
+
 Keys::Value json_value(const Json& json) {
     switch (json.type()) {
         case Json::value_t::null:
@@ -50,7 +62,7 @@ Keys::Value json_value(const Json& json) {
         case Json::value_t::string:
             return json.get<std::string>();
         default:
-            return Keys::Compound{json.empty(), shortened(dumped(json)), json_strings(json)};
+            return Keys::Compound{json.empty(), shortened(dumped(json)), json_strings(json), json_integers(json)};
     }
 }
 
@@ -106,7 +118,7 @@ Keys Keys::from_gguf(const io::GgufFile& gguf) {
         Value operator()(std::string_view v) const { return std::string(v); }
         Value operator()(const io::GgufArray& v) const {
             const std::size_t size = std::visit([](const auto& array) { return array.size(); }, v);
-            return Compound{size == 0, fmt::format("an array of {}", size), std::nullopt};
+            return Compound{size == 0, fmt::format("an array of {}", size), std::nullopt, std::nullopt};
         }
     };
     Keys keys;
@@ -180,6 +192,16 @@ Result<std::optional<std::vector<std::string>>> Keys::texts(std::string_view key
         return fail(Errc::bad_input, "{}: {} must be an array of strings, found {}", file_, key, shown(*value));
     }
     return compound->strings;
+}
+
+Result<std::optional<std::vector<std::int64_t>>> Keys::integers(std::string_view key) {
+    const Value* value = find(key);
+    if (value == nullptr) return std::nullopt;
+    const auto* compound = std::get_if<Compound>(value);
+    if (compound == nullptr || !compound->integers) {
+        return fail(Errc::bad_input, "{}: {} must be an array of integers, found {}", file_, key, shown(*value));
+    }
+    return compound->integers;
 }
 
 bool Keys::has(std::string_view key) const {

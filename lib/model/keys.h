@@ -24,7 +24,8 @@ public:
     struct Compound {  // an array or a deeply nested object: never read as a number
         bool empty = false;
         std::string text;
-        std::optional<std::vector<std::string>> strings;  // of an array that holds nothing else
+        std::optional<std::vector<std::string>> strings;    // of an array that holds nothing else
+        std::optional<std::vector<std::int64_t>> integers;  // likewise
     };
     using Value = std::variant<std::monostate, std::int64_t, double, bool, std::string, Compound>;
 
@@ -41,8 +42,9 @@ public:
     Result<std::optional<std::string>> text(std::string_view key);
     // An array as JSON text, for messages; nullopt where missing.
     std::optional<std::string> compound_text(std::string_view key);
-    // An array of strings.
+    // An array of strings, or of integers.
     Result<std::optional<std::vector<std::string>>> texts(std::string_view key);
+    Result<std::optional<std::vector<std::int64_t>>> integers(std::string_view key);
     // Given at all, if only as null; a name that ends in '*' is a prefix. Does not count as read.
     [[nodiscard]] bool has(std::string_view key) const;
 

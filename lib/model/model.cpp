@@ -1,5 +1,7 @@
 #include "model/model.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <new>
@@ -18,22 +20,23 @@ namespace fs = std::filesystem;
 constexpr std::size_t max_config_bytes = std::size_t{16} << 20;
 
 std::string known_names(std::string_view Family::*member) {
-    std::string names;
+    std::vector<std::string_view> names;
     for (const Family* family : families()) {
-        if ((family->*member).empty()) continue;
-        if (!names.empty()) names += ", ";
-        names += family->*member;
+        const std::string_view name = family->*member;
+        if (!name.empty() && std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
     }
-    return names;
+    return fmt::format("{}", fmt::join(names, ", "));
 }
 
-Result<const Family*> find_family(const std::string& file, std::string_view key, const std::optional<std::string>& name,
+Result<const Family*> find_family(Keys& keys, std::string_view key, const std::optional<std::string>& name,
                                   std::string_view Family::*member) {
-    if (!name) return fail(Errc::bad_input, "{}: {} is missing, so the model family is unknown", file, key);
+    if (!name) return fail(Errc::bad_input, "{}: {} is missing, so the model family is unknown", keys.file(), key);
     for (const Family* family : families()) {
-        if (!name->empty() && family->*member == *name) return family;
+        if (name->empty() || family->*member != *name) continue;
+        if (member == &Family::gguf_architecture && family->means != nullptr && !family->means(keys)) continue;
+        return family;
     }
-    return fail(Errc::bad_input, "{}: {} is \"{}\"; implemented: {}", file, key, name->substr(0, 64),
+    return fail(Errc::bad_input, "{}: {} is \"{}\"; implemented: {}", keys.file(), key, name->substr(0, 64),
                 known_names(member));
 }
 
@@ -105,7 +108,7 @@ Status load_gguf(Model& model) {
     HETERO_CHECK(refuse_other_kinds(keys, general_type));
     HETERO_TRY(const auto architecture, keys.text("general.architecture"));
     HETERO_TRY(const Family* family,
-               find_family(model.path, "general.architecture", architecture, &Family::gguf_architecture));
+               find_family(keys, "general.architecture", architecture, &Family::gguf_architecture));
     HETERO_TRY(model.config, family->read_config(keys, Container::gguf));
     return complete(model, *family, Container::gguf, header_text(*model.gguf));
 }
@@ -127,7 +130,7 @@ Status load_folder(Model& model) {
     HETERO_TRY(Keys keys, Keys::from_json(config_path, text));
     HETERO_CHECK(refuse_other_kinds(keys, std::nullopt));
     HETERO_TRY(const auto model_type, keys.text("model_type"));
-    HETERO_TRY(const Family* family, find_family(config_path, "model_type", model_type, &Family::model_type));
+    HETERO_TRY(const Family* family, find_family(keys, "model_type", model_type, &Family::model_type));
     HETERO_TRY(model.config, family->read_config(keys, Container::folder));
     HETERO_TRY(model.weights, io::open_safetensors_folder(model.path));
     return complete(model, *family, Container::folder, text);

@@ -19,6 +19,25 @@ class GgufFile;
 
 namespace hetero::model {
 
+// Multi-head latent attention (https://arxiv.org/abs/2405.04434). Config::head_dim is that of queries, plain and
+// rotated.
+struct LatentConfig {
+    std::uint32_t q_rank = 0;  // of the compressed queries; 0: they are not compressed
+    std::uint32_t kv_rank = 0;
+    std::uint32_t plain_dim = 0, rope_dim = 0;  // of each head's queries and keys
+    std::uint32_t v_dim = 0;                    // of each head's values
+    float norm_eps = 1e-6F;                     // of the norms over the compressed vectors
+};
+
+// Layers whose FFN is a mixture of experts.
+struct MoeConfig {
+    std::vector<bool> layers;  // [layer]
+    std::uint32_t n_experts = 0, expert_ffn = 0;
+    std::uint32_t n_shared = 0;  // experts that every token has; one FFN of n_shared * expert_ffn
+    bool selection_bias = false;
+    RoutingRule rule;
+};
+
 struct Config {
     std::string arch;  // the family's name: "llama"
     std::string name;  // for people
@@ -38,6 +57,9 @@ struct Config {
     Activation activation = Activation::silu;
     bool attention_bias = false;     // where the family leaves it to the configuration
     bool parallel_residual = false;  // likewise
+    std::optional<LatentConfig> latent;
+    std::optional<MoeConfig> moe;
+    std::uint32_t n_other_layers = 0;  // stored after the last one, for predicting further tokens: not computed
 };
 
 class Model {

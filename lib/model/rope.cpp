@@ -1,5 +1,6 @@
 #include "model/rope.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -15,7 +16,28 @@ double llama3_frequency(const RopeConfig& rope, double frequency) {
     return (1 - blend) * frequency / rope.factor + blend * frequency;
 }
 
+// The pair, not whole, that rotates `rotations` times within the original context.
+double yarn_pair(const RopeConfig& rope, double rotations) {
+    return rope.rotary_dim * std::log(rope.original_context / (rotations * 2 * std::numbers::pi)) /
+           (2 * std::log(rope.theta));
+}
+
+double yarn_frequency(const RopeConfig& rope, double frequency, std::size_t pair) {
+    double low = yarn_pair(rope, rope.beta_fast), high = yarn_pair(rope, rope.beta_slow);
+    if (rope.whole_dims) {
+        low = std::floor(low);
+        high = std::ceil(high);
+    }
+    low = std::max(low, 0.0);
+    high = std::min(high, rope.rotary_dim - 1.0);
+    if (low == high) high += 0.001;
+    const double stretched = std::clamp((static_cast<double>(pair) - low) / (high - low), 0.0, 1.0);
+    return frequency / rope.factor * stretched + frequency * (1 - stretched);
+}
+
 }  // namespace
+
+double yarn_growth(double factor, double scale) { return factor <= 1 ? 1 : 0.1 * scale * std::log(factor) + 1; }
 
 std::vector<double> inverse_frequencies(const RopeConfig& rope) {
     std::vector<double> frequencies(rope.rotary_dim / 2);
@@ -23,6 +45,7 @@ std::vector<double> inverse_frequencies(const RopeConfig& rope) {
         double frequency = std::pow(rope.theta, -2.0 * static_cast<double>(i) / rope.rotary_dim);
         if (rope.scaling == RopeScalingKind::linear) frequency /= rope.factor;
         if (rope.scaling == RopeScalingKind::llama3) frequency = llama3_frequency(rope, frequency);
+        if (rope.scaling == RopeScalingKind::yarn) frequency = yarn_frequency(rope, frequency, i);
         if (!rope.frequency_divisors.empty()) frequency /= static_cast<double>(rope.frequency_divisors[i]);
         frequencies[i] = frequency;
     }

@@ -49,7 +49,19 @@ Result<const io::TensorView*> WeightReader::take(const std::string& name, const 
 }
 
 Result<Matrix> WeightReader::matrix(const std::string& name, std::uint64_t rows, std::uint64_t cols) {
-    HETERO_TRY(const io::TensorView* view, take(name, {rows, cols}));
+    return take_matrix(name, {rows, cols});
+}
+
+Result<Matrix> WeightReader::stacked(const std::string& name, std::uint64_t count, std::uint64_t rows,
+                                     std::uint64_t cols) {
+    return take_matrix(name, {count, rows, cols});
+}
+
+Result<Matrix> WeightReader::take_matrix(const std::string& name, const std::vector<std::uint64_t>& shape) {
+    HETERO_TRY(const io::TensorView* view, take(name, shape));
+    const std::uint64_t cols = shape.back();
+    std::uint64_t rows = 1;
+    for (std::size_t i = 0; i + 1 < shape.size(); ++i) rows *= shape[i];
     if (!is_weight_type(view->dtype)) {
         return fail(Errc::bad_input, "{}: tensor {} is of type {}, which no matrix can have", view->file, name,
                     kernels::dtype_info(view->dtype).name);
@@ -88,11 +100,14 @@ Result<Matrix> WeightReader::matrix(const std::string& name, const std::string& 
     return matrix;
 }
 
-Status WeightReader::refuse_unused(const std::vector<std::string_view>& harmless) const {
+Status WeightReader::refuse_unused(const std::vector<std::string_view>& harmless,
+                                   const std::vector<std::string>& elsewhere) const {
     for (const std::string& name : source_.names()) {
         if (taken_.contains(name)) continue;
         const bool known = std::any_of(harmless.begin(), harmless.end(),
-                                       [&name](std::string_view ending) { return name.ends_with(ending); });
+                                       [&name](std::string_view ending) { return name.ends_with(ending); }) ||
+                           std::any_of(elsewhere.begin(), elsewhere.end(),
+                                       [&name](const std::string& beginning) { return name.starts_with(beginning); });
         if (!known) {
             return fail(Errc::bad_input,
                         "{}: tensor {} has no place in this family as it is implemented; computing without it could "

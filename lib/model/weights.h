@@ -23,6 +23,8 @@ public:
     // Missing, of another shape, or of a type that is no weight type: bad_input naming file, tensor, expected and
     // found.
     Result<Matrix> matrix(const std::string& name, std::uint64_t rows, std::uint64_t cols);
+    // A tensor [count][rows][cols] as one matrix of count * rows rows.
+    Result<Matrix> stacked(const std::string& name, std::uint64_t count, std::uint64_t rows, std::uint64_t cols);
     // A value that is not finite is refused too.
     Result<Vector> vector(const std::string& name, std::uint64_t size);
     // matrix() with the vector `bias_name` as its bias.
@@ -30,11 +32,13 @@ public:
                           std::uint64_t cols);
 
     // Refuses tensors that were not taken: they belong to arithmetic that is not implemented (a bias, say).
-    // Names that end with one of `harmless` are let pass.
-    [[nodiscard]] Status refuse_unused(const std::vector<std::string_view>& harmless) const;
+    // Names that end with one of `harmless`, or begin with one of `elsewhere`, are let pass.
+    [[nodiscard]] Status refuse_unused(const std::vector<std::string_view>& harmless,
+                                       const std::vector<std::string>& elsewhere = {}) const;
     [[nodiscard]] std::uint64_t bytes_taken() const noexcept { return bytes_; }
 
 private:
+    Result<Matrix> take_matrix(const std::string& name, const std::vector<std::uint64_t>& shape);
     Result<const io::TensorView*> take(const std::string& name, const std::vector<std::uint64_t>& shape);
     const io::TensorSource& source_;
     std::string path_;

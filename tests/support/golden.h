@@ -1,4 +1,5 @@
-// Golden arrays of testdata/golden (safetensors), read on their own so that they do not depend on the reader under test.
+// Golden arrays of testdata/golden (safetensors), read on their own so that they do not depend on the reader under
+// test.
 #pragma once
 #include <doctest/doctest.h>
 
@@ -12,7 +13,10 @@
 
 namespace hetero::test {
 
-inline std::string testdata(const std::string& relative) { return std::string(HETERO_TESTDATA) + "/" + relative; }
+// A path under testdata; absolute ones stay.
+inline std::string testdata(const std::string& relative) {
+    return relative.starts_with('/') ? relative : std::string(HETERO_TESTDATA) + "/" + relative;
+}
 
 inline std::string read_file(const std::string& path) {
     std::ifstream in(path, std::ios::binary);

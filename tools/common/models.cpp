@@ -59,6 +59,7 @@ Result<LoadedModel> load_model(const ModelOptions& options) {
     HETERO_TRY(loaded.model, model::Model::load(options.path));
     HETERO_TRY(loaded.tokenizer, load_tokenizer(*loaded.model));
     loaded.identity = engine::identity_of(*loaded.model, loaded.tokenizer ? loaded.tokenizer->digest() : Digest{});
+    loaded.layer_shapes = engine::layer_shapes(*loaded.model);
     loaded.load_ms = elapsed_ms(start);
     return loaded;
 }

@@ -156,7 +156,7 @@ private:
             HETERO_CHECK(import_sequence(session, *prefix_, *job.prefix));
             return extend_to(session, held.tokens, held.logits, job.prompt.tokens, on_progress);
         }
-        session.truncate(0);
+        HETERO_CHECK(session.truncate(0));
         if (!logits_file_) return extend_to(session, {}, no_logits, job.prompt.tokens, on_progress);
         std::vector<float> last;
         const auto store = [&](std::uint64_t, std::span<const float> logits) -> Status {

@@ -1,7 +1,7 @@
 // The decoder that most families are: RMSNorm, grouped-query attention with RoPE, gated FFN.
 #include <cmath>
 
-#include "model/families/shared.h"
+#include "model/families/decoder_parts.h"
 
 namespace hetero::model {
 
@@ -35,42 +35,6 @@ const DecoderNames folder_names{.embedding = "model.embed_tokens.weight",
 
 namespace {
 
-// Takes the tensors of one layer, or of the whole model, by their names in the family.
-class Taker {
-public:
-    Taker(const Config& config, WeightReader& weights, const Decoder& decoder)
-        : config_(config), weights_(weights), names_(decoder.names), offset_(decoder.norm_offset) {}
-    void enter(std::uint32_t layer) { prefix_ = fmt::format(fmt::runtime(names_.layer), layer); }
-
-    Result<Norm> norm(std::string_view name, std::uint32_t size) const {
-        Norm norm;
-        norm.eps = config_.norm_eps;
-        HETERO_TRY(norm.weight, weights_.vector(prefix_ + std::string(name), size));
-        if (offset_ != 0) {
-            for (float& weight : norm.weight.values) weight += offset_;
-        }
-        return norm;
-    }
-    Result<std::optional<Norm>> norm_if(std::string_view name, std::uint32_t size) const {
-        if (name.empty()) return std::nullopt;
-        HETERO_TRY(Norm one, norm(name, size));
-        return std::optional<Norm>(std::move(one));
-    }
-    Result<Matrix> matrix(std::string_view name, std::uint64_t rows, std::uint64_t cols,
-                          std::string_view bias = {}) const {
-        const std::string full = prefix_ + std::string(name);
-        if (bias.empty()) return weights_.matrix(full, rows, cols);
-        return weights_.matrix(full, prefix_ + std::string(bias), rows, cols);
-    }
-
-private:
-    const Config& config_;
-    WeightReader& weights_;
-    const DecoderNames& names_;
-    float offset_;
-    std::string prefix_;
-};
-
 Status take_qkv(const Config& config, const DecoderNames& names, const Taker& take, Qkv& qkv) {
     const std::uint32_t q_rows = config.n_heads * config.head_dim, kv_rows = config.n_kv_heads * config.head_dim;
     if (names.qkv.empty()) {
@@ -103,7 +67,33 @@ Status take_ffn(const Config& config, const DecoderNames& names, const Taker& ta
     return {};
 }
 
+KvLayout kv_layout(const Config& config) {
+    if (!config.latent) return {config.n_kv_heads, config.head_dim, config.head_dim};
+    return {1, config.latent->kv_rank, config.latent->rope_dim, KvLayout::Kind::latent};
+}
+
+// Layers with experts are those that have a router.
+void find_expert_layers(Config& config, const WeightReader& weights, const Decoder& decoder) {
+    for (std::uint32_t layer = 0; layer < config.n_layers; ++layer) {
+        const std::string prefix = fmt::format(fmt::runtime(decoder.names.layer), layer);
+        config.moe->layers.push_back(weights.has(prefix + std::string(decoder.experts->router)));
+    }
+}
+
 }  // namespace
+
+void name_post_norms(DecoderNames& names, Container container) {
+    const bool gguf = container == Container::gguf;
+    names.attn_post_norm = gguf ? "post_attention_norm.weight" : "post_attention_layernorm.weight";
+    names.ffn_norm = gguf ? "ffn_norm.weight" : "pre_feedforward_layernorm.weight";
+    names.ffn_post_norm = gguf ? "post_ffw_norm.weight" : "post_feedforward_layernorm.weight";
+}
+
+void name_head_norms(DecoderNames& names, Container container) {
+    const bool gguf = container == Container::gguf;
+    names.q_norm = gguf ? "attn_q_norm.weight" : "self_attn.q_norm.weight";
+    names.k_norm = gguf ? "attn_k_norm.weight" : "self_attn.k_norm.weight";
+}
 
 float attention_scale(const Config& config) {
     return config.attention_scale != 0 ? config.attention_scale : 1 / std::sqrt(static_cast<float>(config.head_dim));
@@ -130,16 +120,24 @@ Status complete_from_gguf(Config& config, WeightReader& weights) {
 Result<Program> build_decoder(Config& config, WeightReader& weights, Container container, const Decoder& decoder) {
     if (container == Container::gguf) HETERO_CHECK(complete_from_gguf(config, weights));
     const DecoderNames& names = decoder.names;
-    const std::uint32_t q_width = config.n_heads * config.head_dim;
+    if (config.moe && config.moe->layers.empty()) find_expert_layers(config, weights, decoder);
+    const std::uint32_t value_dim = config.latent ? config.latent->v_dim : config.head_dim;
+    const std::uint32_t attended_width = config.n_heads * value_dim;
 
     Program program;
     program.ropes = {config.rope};
     if (config.sliding_rope) program.ropes.push_back(*config.sliding_rope);
-    program.kv.assign(config.n_layers, KvLayout{config.n_kv_heads, config.head_dim, config.head_dim});
+    program.kv.assign(config.n_layers, kv_layout(config));
     const Register x = program.add_register("residual", config.hidden);
     const Register h = program.add_register("normed", config.hidden);
-    const Register q = program.add_register("query", q_width);
-    const Register a = program.add_register("attended", q_width);
+    const Register a = program.add_register("attended", attended_width);
+    Register q = 0;
+    LatentRegisters latent_registers;
+    if (config.latent) {
+        latent_registers = add_latent_registers(config, program);
+    } else {
+        q = program.add_register("query", config.n_heads * config.head_dim);
+    }
 
     HETERO_TRY(Matrix embedding, weights.matrix(std::string(names.embedding), config.vocab_size, config.hidden));
     program.ops.emplace_back(Embed{embedding, x, config.embedding_scale});
@@ -149,22 +147,31 @@ Result<Program> build_decoder(Config& config, WeightReader& weights, Container c
         const bool sliding = !config.sliding.empty() && config.sliding[layer];
         HETERO_TRY(Norm attn_norm, take.norm(names.attn_norm, config.hidden));
         program.ops.emplace_back(Normalize{std::move(attn_norm), x, h});
-        Qkv qkv;
-        qkv.layer = layer;
-        qkv.n_heads = config.n_heads;
-        qkv.rope = sliding && config.sliding_rope ? 1 : 0;
-        qkv.in = h;
-        qkv.q_out = q;
-        HETERO_CHECK(take_qkv(config, names, take, qkv));
-        program.ops.emplace_back(std::move(qkv));
-        program.ops.emplace_back(Attention{layer, config.n_heads, attention_scale(config), q, a,
-                                           sliding ? config.window : 0, config.attention_softcap});
+        if (config.latent) {
+            HETERO_CHECK(add_latent_attention(config, *decoder.latent, take, latent_registers, layer, h, a, program));
+        } else {
+            program.kv[layer].window = sliding ? config.window : 0;
+            Qkv qkv;
+            qkv.layer = layer;
+            qkv.n_heads = config.n_heads;
+            qkv.rope = sliding && config.sliding_rope ? 1 : 0;
+            qkv.in = h;
+            qkv.q_out = q;
+            HETERO_CHECK(take_qkv(config, names, take, qkv));
+            program.ops.emplace_back(std::move(qkv));
+            program.ops.emplace_back(Attention{layer, config.n_heads, attention_scale(config), q, a,
+                                               sliding ? config.window : 0, config.attention_softcap});
+        }
         ProjectAdd project{{}, a, x, {}};
-        HETERO_TRY(project.weight, take.matrix(names.o, config.hidden, q_width));
+        HETERO_TRY(project.weight, take.matrix(names.o, config.hidden, attended_width));
         HETERO_TRY(project.norm, take.norm_if(names.attn_post_norm, config.hidden));
         program.ops.emplace_back(std::move(project));
         HETERO_TRY(Norm ffn_norm, take.norm(names.ffn_norm, config.hidden));
         program.ops.emplace_back(Normalize{std::move(ffn_norm), x, h});
+        if (config.moe && config.moe->layers[layer]) {
+            HETERO_CHECK(add_experts(config, *decoder.experts, take, h, x, program));
+            continue;
+        }
         FfnAdd ffn;
         ffn.in = h;
         ffn.out = x;
@@ -184,7 +191,7 @@ Result<Program> build_decoder(Config& config, WeightReader& weights, Container c
     // Checkpoints may carry what is derived (RoPE frequencies) or, tied, the head a second time.
     std::vector<std::string_view> harmless = {"rotary_emb.inv_freq"};
     if (config.tied_embeddings) harmless.push_back(names.head);
-    HETERO_CHECK(weights.refuse_unused(harmless));
+    HETERO_CHECK(weights.refuse_unused(harmless, decoder.elsewhere));
     return program;
 }
 

@@ -21,6 +21,8 @@ struct Family {
     Result<Config> (*read_config)(Keys& keys, Container container);
     // Takes the tensors and checks them against the configuration; may complete what only the tensors tell.
     Result<Program> (*build)(Config& config, WeightReader& weights, Container container);
+    // Where families share a gguf_architecture: whether the file means this one. Exactly one of them says so.
+    bool (*means)(Keys& gguf) = nullptr;
 };
 
 [[nodiscard]] const std::vector<const Family*>& families();
@@ -28,10 +30,12 @@ struct Family {
 // Bounds that no real model reaches and that keep every product of two of them far from overflow.
 namespace limits {
 inline constexpr std::uint32_t layers = 4096, heads = 4096, head_dim = 4096, hidden = 1U << 20, ffn = 1U << 22,
-                               vocab = 1U << 24, context = 1U << 30;
+                               vocab = 1U << 24, context = 1U << 30, experts = 1U << 14;
 }
 
 // Heads against each other and against the head size: common to all families with grouped-query attention.
 Status check_heads(const std::string& file, const Config& config);
+// Experts, groups and choices against each other.
+Status check_experts(const std::string& file, const MoeConfig& moe);
 
 }  // namespace hetero::model

@@ -68,9 +68,7 @@ Result<Config> read_config(Keys& keys, Container container) {
 Result<Program> build(Config& config, WeightReader& weights, Container container) {
     const bool gguf = container == Container::gguf;
     DecoderNames names = gguf ? gguf_names : folder_names;
-    names.attn_post_norm = gguf ? "post_attention_norm.weight" : "post_attention_layernorm.weight";
-    names.ffn_norm = gguf ? "ffn_norm.weight" : "pre_feedforward_layernorm.weight";
-    names.ffn_post_norm = gguf ? "post_ffw_norm.weight" : "post_feedforward_layernorm.weight";
+    name_post_norms(names, container);
     return build_decoder(config, weights, container, {names, gguf ? 0.0F : 1.0F});  // a GGUF has the 1 added already
 }
 

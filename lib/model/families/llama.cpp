@@ -7,7 +7,8 @@ namespace {
 
 Result<Config> config_from_gguf(Keys& keys) {
     // The converter reorders the rows of Q and K so that pairs lie side by side.
-    HETERO_TRY(Config config, read_gguf(keys, {.arch = "llama", .pairing = kernels::RopePairing::interleaved}));
+    HETERO_TRY(Config config,
+               read_gguf(keys, {.arch = "llama", .pairing = kernels::RopePairing::interleaved, .yarn = true}));
     HETERO_CHECK(keys.only_number("llama.attention.sliding_window", 0.0));
     HETERO_CHECK(keys.only_flag("llama.use_parallel_residual", false));
     HETERO_CHECK(keys.refuse_unread("llama."));
@@ -16,7 +17,7 @@ Result<Config> config_from_gguf(Keys& keys) {
 
 Result<Config> config_from_folder(Keys& keys) {
     HETERO_TRY(Config config, read_folder(keys, {.class_name = "LlamaForCausalLM", .model_type = "llama"}));
-    HETERO_CHECK(read_rope(keys, config.rope));
+    HETERO_CHECK(read_rope(keys, config.rope, {.yarn_context = config.context_length}));
     HETERO_CHECK(keys.only_text("hidden_act", "silu"));
     HETERO_CHECK(keys.only_flag("attention_bias", false));
     HETERO_CHECK(keys.only_flag("mlp_bias", false));
@@ -41,6 +42,7 @@ Result<Program> build(Config& config, WeightReader& weights, Container container
 
 }  // namespace
 
-extern const Family llama_family{"llama", "llama", "llama", &read_config, &build};
+extern const Family llama_family{"llama",      "llama", "llama",
+                                 &read_config, &build,  [](Keys& keys) { return !has_llama_experts(keys); }};
 
 }  // namespace hetero::model

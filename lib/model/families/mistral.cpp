@@ -9,7 +9,7 @@ Result<Config> read_config(Keys& keys, Container) {
     HETERO_TRY(Config config,
                read_folder(keys, {.class_name = "MistralForCausalLM", .model_type = "mistral", .n_kv_heads = 8}));
     config.arch = "mistral";
-    HETERO_CHECK(read_rope(keys, config.rope));
+    HETERO_CHECK(read_rope(keys, config.rope, {.yarn_context = config.context_length}));
     HETERO_CHECK(keys.only_text("hidden_act", "silu"));
     HETERO_TRY(config.window, read_window(keys, 4096));
     HETERO_CHECK(read_sliding_layers(keys, config, [](std::uint32_t) { return true; }));

@@ -6,7 +6,7 @@ namespace hetero::model {
 namespace {
 
 Result<Config> config_from_gguf(Keys& keys) {
-    HETERO_TRY(Config config, read_gguf(keys, {.arch = "qwen2"}));
+    HETERO_TRY(Config config, read_gguf(keys, {.arch = "qwen2", .yarn = true}));
     HETERO_CHECK(keys.refuse_unread("qwen2."));
     return config;
 }
@@ -14,14 +14,9 @@ Result<Config> config_from_gguf(Keys& keys) {
 Result<Config> config_from_folder(Keys& keys) {
     HETERO_TRY(Config config,
                read_folder(keys, {.class_name = "Qwen2ForCausalLM", .model_type = "qwen2", .n_kv_heads = 32}));
-    HETERO_CHECK(read_rope(keys, config.rope));
+    HETERO_CHECK(read_rope(keys, config.rope, {.yarn_context = config.context_length}));
     HETERO_CHECK(keys.only_text("hidden_act", "silu"));
-    HETERO_TRY(const auto slides, keys.boolean("use_sliding_window"));
-    HETERO_TRY(const std::uint32_t window, read_window(keys, 4096));
-    HETERO_TRY(const auto full_layers, keys.integer("max_window_layers", 0, limits::layers));
-    config.window = slides.value_or(false) ? window : 0;
-    HETERO_CHECK(
-        read_sliding_layers(keys, config, [&](std::uint32_t layer) { return layer >= full_layers.value_or(28); }));
+    HETERO_CHECK(read_upper_sliding_layers(keys, config));
     HETERO_CHECK(keys.refuse_unread(""));
     return config;
 }

@@ -6,7 +6,7 @@ namespace hetero::model {
 namespace {
 
 Result<Config> config_from_gguf(Keys& keys) {
-    HETERO_TRY(Config config, read_gguf(keys, {.arch = "qwen3"}));
+    HETERO_TRY(Config config, read_gguf(keys, {.arch = "qwen3", .yarn = true}));
     HETERO_CHECK(keys.refuse_unread("qwen3."));
     return config;
 }
@@ -15,15 +15,10 @@ Result<Config> config_from_folder(Keys& keys) {
     HETERO_TRY(Config config,
                read_folder(
                    keys, {.class_name = "Qwen3ForCausalLM", .model_type = "qwen3", .head_dim = 128, .n_kv_heads = 32}));
-    HETERO_CHECK(read_rope(keys, config.rope));
+    HETERO_CHECK(read_rope(keys, config.rope, {.yarn_context = config.context_length}));
     HETERO_CHECK(keys.only_text("hidden_act", "silu"));
     HETERO_CHECK(keys.only_flag("attention_bias", false));
-    HETERO_TRY(const auto slides, keys.boolean("use_sliding_window"));
-    HETERO_TRY(const std::uint32_t window, read_window(keys, 4096));
-    HETERO_TRY(const auto full_layers, keys.integer("max_window_layers", 0, limits::layers));
-    config.window = slides.value_or(false) ? window : 0;
-    HETERO_CHECK(
-        read_sliding_layers(keys, config, [&](std::uint32_t layer) { return layer >= full_layers.value_or(28); }));
+    HETERO_CHECK(read_upper_sliding_layers(keys, config));
     HETERO_CHECK(keys.refuse_unread(""));
     return config;
 }
@@ -38,8 +33,7 @@ Result<Config> read_config(Keys& keys, Container container) {
 Result<Program> build(Config& config, WeightReader& weights, Container container) {
     const bool gguf = container == Container::gguf;
     DecoderNames names = gguf ? gguf_names : folder_names;
-    names.q_norm = gguf ? "attn_q_norm.weight" : "self_attn.q_norm.weight";
-    names.k_norm = gguf ? "attn_k_norm.weight" : "self_attn.k_norm.weight";
+    name_head_norms(names, container);
     return build_decoder(config, weights, container, {names});
 }
 

@@ -17,7 +17,82 @@ Result<std::uint32_t> hidden_per_head(const Keys& keys, const Config& config) {
     return config.hidden / config.n_heads;
 }
 
-Status gguf_rope(Keys& keys, const GgufKeys& family, Config& config) {
+constexpr double max_scale = 1e6;
+
+Status gguf_heads(Keys& keys, const std::function<std::string(std::string_view)>& key, Config& config) {
+    HETERO_TRY(config.n_kv_heads, keys.count(key("attention.head_count_kv"), limits::heads, config.n_heads));
+    HETERO_TRY(const auto key_length, keys.integer(key("attention.key_length"), 1, limits::head_dim));
+    if (key_length) {
+        config.head_dim = static_cast<std::uint32_t>(*key_length);
+    } else {
+        HETERO_TRY(config.head_dim, hidden_per_head(keys, config));
+    }
+    return keys.only_number(key("attention.value_length"), static_cast<double>(config.head_dim));
+}
+
+Status folder_heads(Keys& keys, const FolderKeys& family, Config& config) {
+    // As the configuration classes do, null means "as many as heads" even where a missing key does not.
+    const bool given = keys.has("num_key_value_heads");
+    HETERO_TRY(config.n_kv_heads, keys.count("num_key_value_heads", limits::heads,
+                                             given ? config.n_heads : family.n_kv_heads.value_or(config.n_heads)));
+    HETERO_TRY(const auto head_dim, keys.integer("head_dim", 1, limits::head_dim));
+    if (head_dim || family.head_dim) {
+        config.head_dim = head_dim ? static_cast<std::uint32_t>(*head_dim) : *family.head_dim;
+    } else {
+        HETERO_TRY(config.head_dim, hidden_per_head(keys, config));
+    }
+    config.rope.pairing = kernels::RopePairing::half_split;
+    config.rope.rotary_dim = config.head_dim;
+    return {};
+}
+
+Status check_yarn(const std::string& file, const RopeConfig& rope) {
+    if (rope.beta_fast <= rope.beta_slow) {
+        return fail(Errc::bad_input, "{}: RoPE scaling: beta_fast {} must be larger than beta_slow {}", file,
+                    rope.beta_fast, rope.beta_slow);
+    }
+    if (rope.theta <= 1) return fail(Errc::bad_input, "{}: YaRN needs a RoPE base above 1, found {}", file, rope.theta);
+    return {};
+}
+
+// The keys and defaults of transformers (modeling_rope_utils).
+Status folder_yarn(Keys& keys, const std::string& section, std::uint32_t context, RopeConfig& rope) {
+    rope.scaling = RopeScalingKind::yarn;
+    HETERO_TRY(rope.original_context,
+               keys.count(section + "original_max_position_embeddings", limits::context, context));
+    HETERO_TRY(const auto fast, keys.number(section + "beta_fast", 0, max_factor));
+    HETERO_TRY(const auto slow, keys.number(section + "beta_slow", 0, max_factor));
+    rope.beta_fast = fast.value_or(0) != 0 ? *fast : 32;
+    rope.beta_slow = slow.value_or(0) != 0 ? *slow : 1;
+    HETERO_TRY(const auto whole, keys.boolean(section + "truncate"));
+    rope.whole_dims = whole.value_or(true);
+    HETERO_TRY(const auto given, keys.number(section + "attention_factor", 1e-6, max_factor));
+    HETERO_TRY(const auto scale, keys.number(section + "mscale", 0, max_factor));
+    HETERO_TRY(const auto all_dims, keys.number(section + "mscale_all_dim", 0, max_factor));
+    const bool both = scale.value_or(0) != 0 && all_dims.value_or(0) != 0;
+    const double growth =
+        both ? yarn_growth(rope.factor, *scale) / yarn_growth(rope.factor, *all_dims) : yarn_growth(rope.factor);
+    rope.attention_factor = given.value_or(growth);
+    return check_yarn(keys.file(), rope);
+}
+
+// YaRN as llama.cpp stores it: attention grows with the factor alone.
+Status gguf_yarn(Keys& keys, const std::function<std::string(std::string_view)>& key, RopeConfig& rope) {
+    HETERO_TRY(rope.original_context, keys.count(key("scaling.original_context_length"), limits::context));
+    HETERO_TRY(const auto fast, keys.number(key("scaling.yarn_beta_fast"), 1e-6, max_factor));
+    HETERO_TRY(const auto slow, keys.number(key("scaling.yarn_beta_slow"), 1e-6, max_factor));
+    rope.beta_fast = fast.value_or(32);
+    rope.beta_slow = slow.value_or(1);
+    HETERO_CHECK(keys.only_number(key("scaling.yarn_ext_factor"), 1.0));
+    HETERO_CHECK(keys.only_number(key("scaling.yarn_attn_factor"), 1.0));
+    rope.scaling = RopeScalingKind::yarn;
+    rope.attention_factor = yarn_growth(rope.factor);
+    return check_yarn(keys.file(), rope);
+}
+
+}  // namespace
+
+Status read_gguf_rope(Keys& keys, const GgufKeys& family, Config& config) {
     const auto key = [&family](std::string_view name) { return fmt::format("{}.rope.{}", family.arch, name); };
     RopeConfig& rope = config.rope;
     rope.pairing = family.pairing;
@@ -25,25 +100,25 @@ Status gguf_rope(Keys& keys, const GgufKeys& family, Config& config) {
     HETERO_TRY(const auto theta, keys.number(key("freq_base"), 1, max_theta));
     rope.theta = theta.value_or(family.theta);
     HETERO_TRY(const auto kind, keys.text(key("scaling.type")));
-    if (kind && *kind != "none" && *kind != "linear") {
-        return fail(Errc::bad_input, "{}: {} is \"{}\"; \"none\" and \"linear\" are implemented", keys.file(),
-                    key("scaling.type"), *kind);
+    const bool yarn = family.yarn && kind == "yarn";
+    if (kind && *kind != "none" && *kind != "linear" && !yarn) {
+        return fail(Errc::bad_input, "{}: {} is \"{}\"; {} are implemented", keys.file(), key("scaling.type"), *kind,
+                    family.yarn ? "\"none\", \"linear\" and \"yarn\"" : "\"none\" and \"linear\"");
     }
     HETERO_TRY(const auto factor, keys.number(key("scaling.factor"), 0, max_factor));
     HETERO_TRY(const auto old_factor, keys.number(key("scale_linear"), 0, max_factor));
     const double stretch = factor.value_or(old_factor.value_or(1));
-    if (kind.value_or("linear") == "linear" && stretch != 0 && stretch != 1) {  // 0 stands for "not set"
+    HETERO_CHECK(keys.only_number(key("scaling.attn_factor"), 1.0));
+    if (kind.value_or("linear") != "none" && stretch != 0 && stretch != 1) {  // 0 stands for "not set"
         rope.scaling = RopeScalingKind::linear;
         rope.factor = stretch;
+        if (yarn) HETERO_CHECK(gguf_yarn(keys, key, rope));
     }
-    HETERO_CHECK(keys.only_number(key("scaling.attn_factor"), 1.0));
     for (const std::string_view name : {"scaling.original_context_length", "scaling.finetuned"}) {
         keys.harmless({key(name)});
     }
     return {};
 }
-
-}  // namespace
 
 Result<Config> read_gguf(Keys& keys, const GgufKeys& family) {
     const auto key = [&family](std::string_view name) { return fmt::format("{}.{}", family.arch, name); };
@@ -55,22 +130,19 @@ Result<Config> read_gguf(Keys& keys, const GgufKeys& family) {
     HETERO_TRY(config.ffn, keys.count(key("feed_forward_length"), limits::ffn));
     HETERO_TRY(config.context_length, keys.count(key("context_length"), limits::context));
     HETERO_TRY(config.n_heads, keys.count(key("attention.head_count"), limits::heads));
-    HETERO_TRY(config.n_kv_heads, keys.count(key("attention.head_count_kv"), limits::heads, config.n_heads));
     HETERO_TRY(const auto vocab, keys.integer(key("vocab_size"), 1, limits::vocab));
     config.vocab_size = static_cast<std::uint32_t>(vocab.value_or(0));  // 0: as the embedding has rows
-    HETERO_TRY(const auto key_length, keys.integer(key("attention.key_length"), 1, limits::head_dim));
-    if (key_length) {
-        config.head_dim = static_cast<std::uint32_t>(*key_length);
-    } else {
-        HETERO_TRY(config.head_dim, hidden_per_head(keys, config));
-    }
-    HETERO_CHECK(keys.only_number(key("attention.value_length"), static_cast<double>(config.head_dim)));
     HETERO_TRY(const auto eps, keys.number(key(family.norm_eps), 0, 1));
     if (!eps) return fail(Errc::bad_input, "{}: {} is missing", keys.file(), key(family.norm_eps));
     config.norm_eps = static_cast<float>(*eps);
-    HETERO_CHECK(gguf_rope(keys, family, config));
-    HETERO_CHECK(keys.only_number(key("expert_count"), 0.0));
-    HETERO_CHECK(keys.only_number(key("expert_used_count"), 0.0));
+    if (!family.latent) {
+        HETERO_CHECK(gguf_heads(keys, key, config));
+        HETERO_CHECK(read_gguf_rope(keys, family, config));
+    }
+    if (!family.experts) {
+        HETERO_CHECK(keys.only_number(key("expert_count"), 0.0));
+        HETERO_CHECK(keys.only_number(key("expert_used_count"), 0.0));
+    }
     HETERO_CHECK(keys.only_flag(key("attention.causal"), true));
     HETERO_TRY(const auto parts, keys.integer("split.count", 0, 1 << 20));
     if (parts.value_or(1) > 1) {
@@ -79,6 +151,32 @@ Result<Config> read_gguf(Keys& keys, const GgufKeys& family) {
     }
     keys.harmless({key("tensor_data_layout")});
     return config;
+}
+
+bool has_llama_experts(Keys& keys) {
+    const auto experts = keys.integer("llama.expert_count", 0, limits::experts);
+    return experts && experts->value_or(0) > 0;
+}
+
+Result<MoeConfig> read_gguf_experts(Keys& keys, std::string_view arch, const Config& config, bool normalize) {
+    const auto key = [arch](std::string_view name) { return fmt::format("{}.{}", arch, name); };
+    MoeConfig moe;
+    HETERO_TRY(moe.n_experts, keys.count(key("expert_count"), limits::experts));
+    HETERO_TRY(moe.rule.top_k, keys.count(key("expert_used_count"), limits::experts));
+    HETERO_TRY(moe.expert_ffn, keys.count(key("expert_feed_forward_length"), limits::ffn, config.ffn));
+    HETERO_TRY(const auto shared, keys.integer(key("expert_shared_count"), 0, limits::experts));
+    moe.n_shared = static_cast<std::uint32_t>(shared.value_or(0));
+    HETERO_TRY(const auto scale, keys.number(key("expert_weights_scale"), 0, max_scale));
+    if (scale.value_or(0) != 0) moe.rule.scale = static_cast<float>(*scale);  // 0 stands for "not set"
+    HETERO_TRY(const auto normalized, keys.boolean(key("expert_weights_norm")));
+    moe.rule.normalize = normalized.value_or(normalize);
+    HETERO_TRY(const auto score, keys.integer(key("expert_gating_func"), 0, 255));
+    if (score.value_or(1) != 1 && *score != 2) {
+        return fail(Errc::bad_input, "{}: {} is {}; 1 (softmax) and 2 (sigmoid) are implemented", keys.file(),
+                    key("expert_gating_func"), *score);
+    }
+    moe.rule.score = score.value_or(1) == 2 ? RoutingRule::Score::sigmoid : RoutingRule::Score::softmax;
+    return moe;
 }
 
 Result<Config> read_folder(Keys& keys, const FolderKeys& family) {
@@ -97,18 +195,7 @@ Result<Config> read_folder(Keys& keys, const FolderKeys& family) {
     HETERO_TRY(config.context_length, keys.count("max_position_embeddings", limits::context));
     HETERO_TRY(config.vocab_size, keys.count("vocab_size", limits::vocab));
     HETERO_TRY(config.n_heads, keys.count("num_attention_heads", limits::heads));
-    // As the configuration classes do, null means "as many as heads" even where a missing key does not.
-    const bool given = keys.has("num_key_value_heads");
-    HETERO_TRY(config.n_kv_heads, keys.count("num_key_value_heads", limits::heads,
-                                             given ? config.n_heads : family.n_kv_heads.value_or(config.n_heads)));
-    HETERO_TRY(const auto head_dim, keys.integer("head_dim", 1, limits::head_dim));
-    if (head_dim || family.head_dim) {
-        config.head_dim = head_dim ? static_cast<std::uint32_t>(*head_dim) : *family.head_dim;
-    } else {
-        HETERO_TRY(config.head_dim, hidden_per_head(keys, config));
-    }
-    config.rope.pairing = kernels::RopePairing::half_split;
-    config.rope.rotary_dim = config.head_dim;
+    if (!family.latent) HETERO_CHECK(folder_heads(keys, family, config));
     HETERO_TRY(const auto eps, keys.number(family.norm_eps_key, 0, 1));
     config.norm_eps = static_cast<float>(eps.value_or(family.norm_eps));
     HETERO_TRY(const auto tied, keys.boolean("tie_word_embeddings"));
@@ -152,15 +239,17 @@ Status read_rope(Keys& keys, RopeConfig& rope, const RopeKeys& names) {
     const std::string& outer = is_new ? names.section : names.old_section;
     const std::string kind = is_new ? *new_kind : published.value_or("default");
     if (kind == "default") return {};
-    if (kind != "linear" && kind != "llama3") {
+    const bool yarn = kind == "yarn" && names.yarn_context != 0;
+    if (kind != "linear" && kind != "llama3" && !yarn) {
         return fail(Errc::bad_input,
-                    "{}: {}rope_type is \"{}\"; \"default\", \"linear\" and \"llama3\" are implemented", keys.file(),
-                    outer, kind);
+                    "{}: {}rope_type is \"{}\"; \"default\", \"linear\"{} and \"llama3\" are implemented", keys.file(),
+                    outer, kind, names.yarn_context != 0 ? ", \"yarn\"" : "");
     }
     HETERO_TRY(const auto factor, keys.number(outer + "factor", 1e-6, max_factor));
     if (!factor) return fail(Errc::bad_input, "{}: {}factor is missing", keys.file(), outer);
     rope.factor = *factor;
     rope.scaling = RopeScalingKind::linear;
+    if (yarn) return folder_yarn(keys, outer, names.yarn_context, rope);
     if (kind == "llama3") {
         rope.scaling = RopeScalingKind::llama3;
         HETERO_TRY(const auto low, keys.number(outer + "low_freq_factor", 1e-6, max_factor));
@@ -211,6 +300,14 @@ Status read_sliding_layers(Keys& keys, Config& config, const std::function<bool(
         }
     }
     return {};
+}
+
+Status read_upper_sliding_layers(Keys& keys, Config& config) {
+    HETERO_TRY(const auto slides, keys.boolean("use_sliding_window"));
+    HETERO_TRY(const std::uint32_t window, read_window(keys, 4096));
+    HETERO_TRY(const auto full_layers, keys.integer("max_window_layers", 0, limits::layers));
+    config.window = slides.value_or(false) ? window : 0;
+    return read_sliding_layers(keys, config, [&](std::uint32_t layer) { return layer >= full_layers.value_or(28); });
 }
 
 Result<std::uint32_t> read_window(Keys& keys, std::uint32_t fallback) {

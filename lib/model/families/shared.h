@@ -20,8 +20,18 @@ struct GgufKeys {
     kernels::RopePairing pairing = kernels::RopePairing::half_split;
     std::string_view norm_eps = "attention.layer_norm_rms_epsilon";
     double theta = 10000;  // where the key is missing
+    bool yarn = false;     // RoPE may be stretched by YaRN
+    bool experts = false;  // the family reads the keys of experts
+    bool latent = false;   // the family reads the keys of heads, and then calls read_gguf_rope
 };
 Result<Config> read_gguf(Keys& keys, const GgufKeys& family);
+Status read_gguf_rope(Keys& keys, const GgufKeys& family, Config& config);
+// The experts of config.n_layers layers. What a file does not say of weights and groups stays at a RoutingRule's
+// defaults; `normalize` is what a missing key means.
+Result<MoeConfig> read_gguf_experts(Keys& keys, std::string_view arch, const Config& config, bool normalize);
+
+// GGUF knows Mixtral as a Llama that has experts.
+[[nodiscard]] bool has_llama_experts(Keys& keys);
 
 // Keys of a config.json; the defaults are those of the published configuration class. Nothing here is read that only
 // some families have: the family does that, and then calls keys.refuse_unread("").
@@ -33,6 +43,7 @@ struct FolderKeys {
     std::string_view norm_eps_key = "rms_norm_eps";
     double norm_eps = 1e-6;
     bool tied_embeddings = false;
+    bool latent = false;  // the family reads the keys of heads
 };
 Result<Config> read_folder(Keys& keys, const FolderKeys& family);
 
@@ -43,6 +54,7 @@ struct RopeKeys {
     double theta = 10000;  // where the keys are missing
     std::string section = "rope_parameters.";
     std::string old_section = "rope_scaling.";
+    std::uint32_t yarn_context = 0;  // original context where YaRN does not say; 0: YaRN is not implemented
 };
 Status read_rope(Keys& keys, RopeConfig& rope, const RopeKeys& names = {});
 
@@ -55,6 +67,9 @@ Status read_partial_rotary(Keys& keys, Config& config, const std::vector<std::st
 // Which layers see only a window: `layer_types`, or else what `usual` says of a layer. config.window is set by then;
 // without a window (0) no layer may be a sliding one.
 Status read_sliding_layers(Keys& keys, Config& config, const std::function<bool(std::uint32_t layer)>& usual);
+
+// Qwen's: without layer_types, layers from max_window_layers on slide, if use_sliding_window says so.
+Status read_upper_sliding_layers(Keys& keys, Config& config);
 
 // "sliding_window": missing gives `fallback`, null none (0).
 Result<std::uint32_t> read_window(Keys& keys, std::uint32_t fallback);
@@ -72,12 +87,37 @@ struct DecoderNames {
 };
 extern const DecoderNames gguf_names, folder_names;  // of a Llama
 
+// Norms after attention and FFN, as Gemma has them since its second version.
+void name_post_norms(DecoderNames& names, Container container);
+// Norms over each head of Q and K.
+void name_head_norms(DecoderNames& names, Container container);
+
+// Of multi-head latent attention, instead of q, k and v. A file has either kv_b, or k_b (transposed) and v_b.
+struct LatentNames {
+    std::string_view q, q_a, q_a_norm, q_b, kv_a, kv_a_norm, kv_b;
+    std::string_view k_b = {}, v_b = {};
+};
+extern const LatentNames gguf_latent_names, folder_latent_names;
+
+// Of a mixture of experts, instead of gate, up and down. "{}" is the expert's number; `stacked_*` has all in one
+// tensor.
+struct ExpertNames {
+    std::string_view router, selection_bias, gate, up, down;
+    std::string_view stacked_gate = {}, stacked_up = {}, stacked_down = {};
+    std::string_view shared_gate = {}, shared_up = {}, shared_down = {};
+};
+extern const ExpertNames gguf_expert_names, folder_expert_names;
+
 struct Decoder {
     const DecoderNames& names;
-    float norm_offset = 0;  // added to every norm weight
+    float norm_offset = 0;                    // added to every norm weight
+    const LatentNames* latent = nullptr;      // where config.latent is set
+    const ExpertNames* experts = nullptr;     // where config.moe is set
+    std::vector<std::string> elsewhere = {};  // beginnings of tensors of other models in the same file
 };
 
 // The program of a decoder with RMSNorm and gated FFN, after `config`. Every tensor must find its place.
+// A GGUF whose config.moe->layers is empty tells by its tensors which layers have experts.
 Result<Program> build_decoder(Config& config, WeightReader& weights, Container container, const Decoder& decoder);
 
 // What only the tensors of a GGUF tell: the vocabulary, tied embeddings, and how frequencies are divided.

@@ -1,0 +1,74 @@
+// Mixtures of experts. Each product runs over the slots of one expert at a time; a token's sum is taken in the order of
+// its experts. So neither the chunk, nor who else is in it, nor the threads change a bit of it.
+#include <algorithm>
+
+#include "engine/executor.h"
+#include "engine/executor_parts.h"
+#include "kernels/api/ops.h"
+
+namespace hetero::engine {
+
+void Executor::for_expert_rows(std::size_t rows,
+                               const std::function<void(std::uint32_t, std::size_t, std::size_t)>& body) {
+    const std::span<const std::uint32_t> active = slots_.active();
+    const std::size_t block = std::min(rows, rows_per_task(rows * active.size()));
+    const std::size_t blocks = (rows + block - 1) / block;
+    pool_.parallel_for(active.size() * blocks, [&](std::size_t task, int) {
+        const std::size_t begin = task % blocks * block;
+        body(active[task / blocks], begin, std::min(begin + block, rows));
+    });
+}
+
+Status Executor::op(const model::MoeAdd& moe, const Chunk& chunk) {
+    const std::size_t n_tokens = chunk.tokens.size(), hidden = width(moe.in);
+    const float* in = at(moe.in);
+    const Product scores{&moe.router, in, hidden, slots_.scores(), moe.experts.size()};
+    multiply_all({&scores, 1}, n_tokens);
+    HETERO_CHECK(slots_.assign(moe, chunk.first, n_tokens, pool_));
+
+    const bool gather = n_tokens > 1;
+    if (gather) {
+        pool_.parallel_for(slots_.size(), [&](std::size_t slot, int) {
+            std::copy_n(in + slots_.token_of(slot) * hidden, hidden, slots_.rows() + slot * hidden);
+        });
+    }
+    const std::size_t ffn = moe.experts.front().up.rows;
+    for_expert_rows(ffn, [&](std::uint32_t number, std::size_t begin, std::size_t end) {
+        const model::Expert& expert = moe.experts[number];
+        const std::size_t first = slots_.first(number), count = slots_.count(number);
+        const float* x = gather ? slots_.rows() + first * hidden : in;
+        float* gate = slots_.gate() + first * ffn;
+        float* up = slots_.up() + first * ffn;
+        multiply({&expert.gate, x, hidden, gate, ffn}, begin, end, count);
+        multiply({&expert.up, x, hidden, up, ffn}, begin, end, count);
+        for (std::size_t slot = 0; slot < count; ++slot) {
+            activate(moe.activation, gate + slot * ffn + begin, up + slot * ffn + begin, end - begin);
+        }
+    });
+    const std::size_t out_width = width(moe.out);
+    for_expert_rows(out_width, [&](std::uint32_t number, std::size_t begin, std::size_t end) {
+        const std::size_t first = slots_.first(number);
+        multiply(
+            {&moe.experts[number].down, slots_.gate() + first * ffn, ffn, slots_.rows() + first * out_width, out_width},
+            begin, end, slots_.count(number));
+    });
+    float* out = at(moe.out);
+    pool_.parallel_for(n_tokens, [&](std::size_t token, int) {
+        const kernels::Ops& ops = kernels::ops();
+        float* sum = nullptr;
+        for (std::size_t k = 0; k < moe.rule.top_k; ++k) {
+            const Slots::Choice choice = slots_.choice(token, k);
+            float* product = slots_.rows() + choice.slot * out_width;
+            ops.scale(product, choice.weight, out_width);
+            if (sum == nullptr) {
+                sum = product;
+            } else {
+                ops.add(product, sum, out_width);
+            }
+        }
+        ops.add(sum, out + token * out_width, out_width);
+    });
+    return {};
+}
+
+}  // namespace hetero::engine

@@ -1,0 +1,58 @@
+// What the ops of an executor share. Of executor*.cpp only.
+#pragma once
+#include <mutex>
+#include <optional>
+
+#include "base/result.h"
+#include "kernels/api/ops.h"
+#include "model/program.h"
+
+namespace hetero::engine {
+
+// The error of the first token, whichever thread met one first.
+class FirstError {
+public:
+    void note(std::size_t token, Error error) {
+        const std::lock_guard lock(mutex_);
+        if (!error_ || token < token_) {
+            token_ = token;
+            error_ = std::move(error);
+        }
+    }
+    [[nodiscard]] Status status() {
+        if (error_) return tl::unexpected<Error>(std::move(*error_));
+        return {};
+    }
+
+private:
+    std::mutex mutex_;
+    std::size_t token_ = 0;
+    std::optional<Error> error_;
+};
+
+inline void normalize(const model::Norm& norm, const float* in, float* out, std::size_t n) {
+    const float* weight = norm.weight.values.data();
+    if (norm.kind == model::Norm::Kind::rms) {
+        kernels::ops().rms_norm(in, weight, out, n, norm.eps);
+    } else {
+        kernels::ops().layer_norm(in, weight, norm.bias.values.data(), out, n, norm.eps);
+    }
+}
+
+inline void normalize_heads(const model::Norm& norm, float* heads, std::size_t n_heads, std::size_t head_dim) {
+    for (std::size_t head = 0; head < n_heads; ++head, heads += head_dim) normalize(norm, heads, heads, head_dim);
+}
+
+// values = activation(values) * up; without `up` the activation alone.
+inline void activate(model::Activation activation, float* values, const float* up, std::size_t n) {
+    const kernels::Ops& ops = kernels::ops();
+    if (activation == model::Activation::silu) return ops.silu_mul(values, up, values, n);
+    if (activation == model::Activation::gelu_tanh) {
+        ops.gelu_tanh(values, values, n);
+    } else {
+        ops.gelu_erf(values, values, n);
+    }
+    if (up != nullptr) ops.mul(up, values, n);
+}
+
+}  // namespace hetero::engine

@@ -11,21 +11,47 @@
 namespace hetero::kernels {
 namespace {
 
+struct Backend {
+    const char* name;
+    const Ops* base;
+    const PackedOps* packed;  // null: the base's own
+    bool (*supported)();      // does this CPU (and its operating system) run it?
+};
+
 // From the plainest to the best: the last one that this CPU runs is the default.
 constexpr Backend kBackends[] = {
-    {&ref::kOps, [] { return true; }},
+    {"scalar", &ref::kOps, nullptr, [] { return true; }},
 #ifdef HETERO_KERNELS_X86
-    {&avx2::kOps, avx2::supported},
-    {&avx512::kOps, avx512::supported},
+    {"avx2", &avx2::kOps, nullptr, avx2::supported},
+    {"avx2_vnni", &avx2::kOps, &avx2_vnni::kPackedOps, avx2_vnni::supported},
+    {"avx512", &avx512::kOps, nullptr, avx512::supported},
+    {"avx512_vnni", &avx512::kOps, &avx512_vnni::kPackedOps, avx512_vnni::supported},
+    {"amx", &avx512::kOps, &amx::kPackedOps, amx::supported},
 #endif
 };
 constexpr std::size_t kCount = std::size(kBackends);
 
-constexpr auto kTable = [] {
-    std::array<const Ops*, kCount + 1> table{};
-    for (std::size_t i = 0; i < kCount; ++i) table[i] = kBackends[i].ops;
-    return table;
-}();
+struct Tables {
+    std::array<Ops, kCount> ops{};
+    std::array<const Ops*, kCount + 1> list{};  // null terminated
+
+    Tables() {
+        for (std::size_t i = 0; i < kCount; ++i) {
+            ops[i] = *kBackends[i].base;
+            ops[i].name = kBackends[i].name;
+            if (const PackedOps* packed = kBackends[i].packed) {
+                ops[i].quantize_activations = packed->quantize_activations;
+                ops[i].packed_gemm = packed->packed_gemm;
+            }
+            list[i] = &ops[i];
+        }
+    }
+};
+
+const Tables& tables() noexcept {
+    static const Tables made;
+    return made;
+}
 
 // "scalar, avx2": all backends, or those that this CPU runs.
 void list_backends(char* text, std::size_t size, bool all) {
@@ -33,7 +59,7 @@ void list_backends(char* text, std::size_t size, bool all) {
     text[0] = '\0';
     for (const Backend& backend : kBackends) {
         if (!all && !backend.supported()) continue;
-        const int n = std::snprintf(text + used, size - used, "%s%s", used ? ", " : "", backend.ops->name);
+        const int n = std::snprintf(text + used, size - used, "%s%s", used ? ", " : "", backend.name);
         if (n < 0 || static_cast<std::size_t>(n) >= size - used) return;
         used += static_cast<std::size_t>(n);
     }
@@ -57,15 +83,15 @@ const BackendChoice& environment_choice() noexcept {
 
 BackendChoice choose_backend(const char* wanted) noexcept {
     const Ops* best = nullptr;
-    for (const Backend& backend : kBackends)
-        if (backend.supported()) best = backend.ops;
+    for (std::size_t i = 0; i < kCount; ++i)
+        if (kBackends[i].supported()) best = &tables().ops[i];
     if (!wanted || !*wanted) return {best, nullptr};
 
     thread_local char error[256];
     char names[96];
-    for (const Backend& backend : kBackends) {
-        if (std::strcmp(backend.ops->name, wanted) != 0) continue;
-        if (backend.supported()) return {backend.ops, nullptr};
+    for (std::size_t i = 0; i < kCount; ++i) {
+        if (std::strcmp(kBackends[i].name, wanted) != 0) continue;
+        if (kBackends[i].supported()) return {&tables().ops[i], nullptr};
         list_backends(names, sizeof names, false);
         std::snprintf(error, sizeof error, "HETERO_BACKEND=%s: this CPU cannot run it; it runs %s", wanted, names);
         return {best, error};
@@ -78,11 +104,11 @@ BackendChoice choose_backend(const char* wanted) noexcept {
 const Ops& ops() noexcept { return *environment_choice().ops; }
 const char* backend_error() noexcept { return environment_choice().error; }
 
-const Ops* const* all_backends() noexcept { return kTable.data(); }
+const Ops* const* all_backends() noexcept { return tables().list.data(); }
 
 bool backend_supported(const Ops& wanted) noexcept {
-    for (const Backend& backend : kBackends)
-        if (backend.ops == &wanted) return backend.supported();
+    for (std::size_t i = 0; i < kCount; ++i)
+        if (&tables().ops[i] == &wanted) return kBackends[i].supported();
     return false;
 }
 

@@ -4,11 +4,6 @@
 
 namespace hetero::kernels {
 
-struct Backend {
-    const Ops* ops;
-    bool (*supported)();  // does this CPU (and its operating system) run it?
-};
-
 struct BackendChoice {
     const Ops* ops;     // never null
     const char* error;  // null, or why `wanted` was not followed; valid for the life of the thread

@@ -2,4 +2,6 @@
 #define HETERO_ISA avx2
 #include "kernels/cpu/vec_avx2.h"
 //
+#include "kernels/cpu/dot_avx2.h"
+//
 #include "kernels/cpu/generic.h"

@@ -2,4 +2,6 @@
 #define HETERO_ISA avx512
 #include "kernels/cpu/vec_avx512.h"
 //
+#include "kernels/cpu/dot_avx512.h"
+//
 #include "kernels/cpu/generic.h"

@@ -1,14 +1,34 @@
-// The x86-64 backends. Each is compiled from the same sources (see generic.h) for its own instruction set.
+// The x86-64 backends. avx2 and avx512 are compiled from the same sources (see generic.h); the others are one of these
+// with products of packed weights that use further instructions.
 #pragma once
 #include "kernels/api/ops.h"
 
 namespace hetero::kernels {
+
+struct PackedOps {
+    decltype(Ops::quantize_activations) quantize_activations;
+    decltype(Ops::packed_gemm) packed_gemm;
+};
+
 namespace avx2 {
 extern const Ops kOps;
 bool supported();
 }  // namespace avx2
+namespace avx2_vnni {
+extern const PackedOps kPackedOps;
+bool supported();
+}  // namespace avx2_vnni
 namespace avx512 {
 extern const Ops kOps;
 bool supported();
 }  // namespace avx512
+namespace avx512_vnni {
+extern const PackedOps kPackedOps;
+bool supported();
+}  // namespace avx512_vnni
+namespace amx {
+extern const PackedOps kPackedOps;
+bool supported();
+}  // namespace amx
+
 }  // namespace hetero::kernels

@@ -1,5 +1,5 @@
 // All ops, written once for 16 lanes and compiled once per instruction set. A backend's source file names its namespace
-// (HETERO_ISA) and its lanes (vec_*.h), then includes this.
+// (HETERO_ISA) and its lanes (vec_*.h, dot_*.h), then includes this.
 //
 // Code here may be merged by the linker with a copy compiled for another instruction set unless it has internal
 // linkage: everything stays in the unnamed namespace, and no inline function or template of the standard library is
@@ -16,6 +16,8 @@
 #include "kernels/cpu/formats.h"
 //
 #include "kernels/cpu/linear.h"
+//
+#include "kernels/cpu/packed.h"
 //
 #include "kernels/cpu/attention.h"
 //
@@ -37,6 +39,8 @@ const Ops kOps = {
     .dequantize = dequantize,
     .gemv = gemv,
     .gemm = gemm,
+    .quantize_activations = quantize_activations,
+    .packed_gemm = packed_gemm,
     .rms_norm = rms_norm,
     .layer_norm = layer_norm,
     .rope = rope,

@@ -9,7 +9,7 @@
 
 #define HETERO_INLINE inline __attribute__((always_inline))
 
-namespace hetero::kernels::avx512 {
+namespace hetero::kernels::HETERO_ISA {
 namespace {
 
 constexpr std::size_t kLanes = 16;
@@ -220,4 +220,4 @@ HETERO_INLINE void store_sums(const F32x16 (&v)[N][4], float* out, std::size_t s
 }
 
 }  // namespace
-}  // namespace hetero::kernels::avx512
+}  // namespace hetero::kernels::HETERO_ISA

@@ -44,6 +44,10 @@ void gflops(benchmark::State& state, double flop) {
     state.counters["GFLOP/s"] =
         benchmark::Counter(flop * 1e-9 * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
 }
+void gigaops(benchmark::State& state, double op) {
+    state.counters["GOP/s"] =
+        benchmark::Counter(op * 1e-9 * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
+}
 void gigabytes(benchmark::State& state, double bytes) {
     state.counters["GB/s"] =
         benchmark::Counter(bytes * 1e-9 * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
@@ -57,6 +61,14 @@ void roof_fma(benchmark::State& state) {
     gflops(state, flop);
 }
 BENCHMARK(roof_fma)->ArgName("lanes")->Arg(8)->Arg(16);
+
+// 8-bit dot products: 1, 512 bits of VNNI; 2, AMX tiles.
+void roof_int8(benchmark::State& state) {
+    double op = 0;
+    for (auto _ : state) op = hetero::bench::int8_rounds(static_cast<int>(state.range(0)), 100000);
+    gigaops(state, op);
+}
+BENCHMARK(roof_int8)->ArgName("unit")->Arg(1)->Arg(2);
 
 void roof_read(benchmark::State& state) {
     const std::vector<char> buffer(static_cast<std::size_t>(state.range(0)) << 20, 1);
@@ -84,6 +96,39 @@ void gemv(benchmark::State& state, DType type, std::size_t rows, std::size_t col
     for (auto _ : state) ops().gemv(type, w.data(), dtype_bytes(type, cols), 0, rows, cols, x.data(), y.data());
     gigabytes(state, static_cast<double>(w.size()));
 }
+
+// Weights packed beforehand, activations quantized beforehand.
+void packed_gemm(benchmark::State& state, DType type, std::size_t rows, std::size_t cols) {
+    const auto tokens = static_cast<std::size_t>(state.range(0));
+    const auto w = weights(type, rows * cols);
+    const Packing packing = packing_of(type);
+    std::vector<std::uint8_t> packed(packed_bytes(packing, rows, cols));
+    pack(type, w.data(), dtype_bytes(type, cols), rows, cols, 0, (rows + 15) / 16, packed.data());
+    const auto x = ramp(tokens * cols);
+    std::vector<std::uint8_t> q(activation_bytes(tokens, cols));
+    ops().quantize_activations(x.data(), cols, tokens, cols, q.data());
+    std::vector<float> y(tokens * rows);
+    for (auto _ : state) ops().packed_gemm(packing, packed.data(), 0, rows, cols, q.data(), tokens, y.data(), rows);
+    gigaops(state, 2.0 * static_cast<double>(rows * cols * tokens));
+    gigabytes(state, static_cast<double>(packed.size()));
+}
+
+void pack_weights(benchmark::State& state, DType type) {
+    constexpr std::size_t kRows = 1536, kCols = 768;
+    const auto w = weights(type, kRows * kCols);
+    std::vector<std::uint8_t> packed(packed_bytes(packing_of(type), kRows, kCols));
+    for (auto _ : state) pack(type, w.data(), dtype_bytes(type, kCols), kRows, kCols, 0, kRows / 16, packed.data());
+    gigabytes(state, static_cast<double>(w.size()));
+}
+
+void quantize_activations(benchmark::State& state) {
+    constexpr std::size_t kTokens = 64, kCols = 576;
+    const auto x = ramp(kTokens * kCols);
+    std::vector<std::uint8_t> q(activation_bytes(kTokens, kCols));
+    for (auto _ : state) ops().quantize_activations(x.data(), kCols, kTokens, kCols, q.data());
+    gigabytes(state, static_cast<double>(kTokens * kCols) * 4);
+}
+BENCHMARK(quantize_activations);
 
 void dequantize(benchmark::State& state, DType type) {
     constexpr std::size_t kValues = 256 * 256;
@@ -170,12 +215,28 @@ void register_all() {
     reg("gemm/q4_k/large", [](benchmark::State& state) { gemm(state, DType::q4_k, 512, 8192); })
         ->ArgName("tokens")
         ->Arg(256);
+    for (const Shape& s : {Shape{"q", 576, 576}, {"k", 192, 576}, {"gate", 1536, 576}, {"down", 576, 1536}})
+        for (const DType type : {DType::q4_0, DType::q4_1, DType::q5_0, DType::q8_0})
+            reg(std::string("packed_gemm/") + packing_info(packing_of(type)).name + "/" + s.name,
+                [=](benchmark::State& state) { packed_gemm(state, type, s.rows, s.cols); })
+                ->ArgName("tokens")
+                ->Arg(1)
+                ->Arg(2)
+                ->Arg(8)
+                ->Arg(16)
+                ->Arg(256);
+    for (const DType type : {DType::q4_0, DType::q4_1, DType::q5_0, DType::q5_1, DType::q8_0})
+        reg(std::string("packed_gemm/") + packing_info(packing_of(type)).name + "/memory",
+            [=](benchmark::State& state) { packed_gemm(state, type, 98304, 1536); })
+            ->ArgName("tokens")
+            ->Arg(1);
     for (int i = 0; i < static_cast<int>(DType::count_); ++i) {
         const auto type = static_cast<DType>(i);
         if (type == DType::i8 || type == DType::u8 || type == DType::i32) continue;
         const std::string name(dtype_info(type).name);
         reg("gemv/" + name + "/cache", [=](benchmark::State& state) { gemv(state, type, 576, 1536); });
         reg("gemv/" + name + "/memory", [=](benchmark::State& state) { gemv(state, type, 98304, 1536); });
+        reg("pack/" + name, [=](benchmark::State& state) { pack_weights(state, type); });
         reg("dequantize/" + name, [=](benchmark::State& state) { dequantize(state, type); });
     }
     reg("gemv/q8_0/head", [](benchmark::State& state) { gemv(state, DType::q8_0, 49152, 576); });

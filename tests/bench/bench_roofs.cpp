@@ -3,7 +3,12 @@
 #include <cstdint>
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 namespace hetero::bench {
 namespace {
@@ -34,6 +39,44 @@ __attribute__((target("avx512f"))) double fma_512(std::size_t rounds) {
     return static_cast<double>(rounds) * 12 * 16 * 2;
 }
 
+__attribute__((target("avx512f,avx512vnni"))) double vnni_512(std::size_t rounds) {
+    __m512i acc[12] = {};
+    const __m512i x = _mm512_set1_epi32(0x01020304), y = _mm512_set1_epi32(0x04030201);
+    for (std::size_t i = 0; i < rounds; ++i)
+#pragma GCC unroll 12
+        for (auto& a : acc) {
+            a = _mm512_dpbusd_epi32(a, x, y);
+            asm volatile("" : "+v"(a));
+        }
+    return static_cast<double>(rounds) * 12 * 64 * 2;
+}
+
+struct alignas(64) TileConfig {
+    std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
+    std::uint16_t row_bytes[16] = {};
+    std::uint8_t rows[16] = {};
+};
+
+__attribute__((target("amx-tile,amx-int8"))) double tiles(std::size_t rounds) {
+    TileConfig config;
+    for (int i = 0; i < 8; ++i) {
+        config.rows[i] = 16;
+        config.row_bytes[i] = 64;
+    }
+    asm volatile("" ::"r"(&config) : "memory");  // the intrinsic reads more than it tells the compiler
+    _tile_loadconfig(&config);
+    _tile_zero(4);
+    _tile_zero(5);
+    for (std::size_t i = 0; i < rounds / 16; ++i) {
+        _tile_dpbssd(0, 4, 5);
+        _tile_dpbssd(1, 4, 5);
+        _tile_dpbssd(2, 4, 5);
+        _tile_dpbssd(3, 4, 5);
+    }
+    _tile_release();
+    return static_cast<double>(rounds / 16) * 4 * 16 * 16 * 64 * 2;
+}
+
 __attribute__((target("avx2"))) void read_256(const char* data, std::size_t bytes) {
     __m256i sum[4] = {};
     const std::size_t quarter = bytes / 4 / 64 * 64;
@@ -47,11 +90,29 @@ __attribute__((target("avx2"))) void read_256(const char* data, std::size_t byte
     for (auto& s : sum) asm volatile("" : "+x"(s));
 }
 
+// The CPU has them, and Linux lets this process use them.
+bool tiles_usable() {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    constexpr unsigned kTile = 1u << 24, kInt8 = 1u << 25;
+    if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (~d & (kTile | kInt8)) != 0) return false;
+#if defined(__linux__)
+    return syscall(SYS_arch_prctl, 0x1023, 18) == 0;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+#else
+    return false;
+#endif
+}
+
 }  // namespace
 
 double fma_rounds(int lanes, std::size_t rounds) {
     if (lanes == 16 && __builtin_cpu_supports("avx512f")) return fma_512(rounds);
     if (lanes == 8 && __builtin_cpu_supports("fma")) return fma_256(rounds);
+    return 0;
+}
+
+double int8_rounds(int unit, std::size_t rounds) {
+    if (unit == 1 && __builtin_cpu_supports("avx512vnni")) return vnni_512(rounds);
+    if (unit == 2 && tiles_usable()) return tiles(rounds);
     return 0;
 }
 
@@ -66,6 +127,8 @@ void read_bytes(const void* data, std::size_t bytes) {
 namespace hetero::bench {
 
 double fma_rounds(int, std::size_t) { return 0; }
+
+double int8_rounds(int, std::size_t) { return 0; }
 
 void read_bytes(const void* data, std::size_t bytes) {
     const auto* words = static_cast<const std::uint64_t*>(data);

@@ -23,38 +23,56 @@ std::size_t round_up(std::size_t n, std::size_t granule) { return (n + granule -
 Executor::Sizes Executor::sizes_of(const model::Program& program) {
     Sizes sizes;
     const auto widen = [](std::size_t& size, std::size_t to) { size = std::max(size, to); };
+    const auto multiplied = [&](const model::Matrix& matrix, std::size_t rows_per_token = 1) {
+        widen(sizes.quantized, kernels::activation_bytes(rows_per_token, matrix.cols));
+    };
     for (const model::Op& any : program.ops) {
         if (const auto* qkv = std::get_if<model::Qkv>(&any)) {
             widen(sizes.k, qkv->k.rows);
             widen(sizes.v, qkv->v.rows);
+            multiplied(qkv->q);
+        } else if (const auto* plain = std::get_if<model::Project>(&any)) {
+            multiplied(plain->weight);
         } else if (const auto* project = std::get_if<model::ProjectAdd>(&any)) {
             widen(sizes.product, project->weight.rows);
+            multiplied(project->weight);
         } else if (const auto* ffn = std::get_if<model::FfnAdd>(&any)) {
             widen(sizes.ffn, ffn->up.rows);
             widen(sizes.product, ffn->down.rows);
+            multiplied(ffn->up);
+            multiplied(ffn->down);
+        } else if (const auto* moe = std::get_if<model::MoeAdd>(&any)) {
+            multiplied(moe->router);
+            multiplied(moe->experts.front().up, moe->rule.top_k);
+            multiplied(moe->experts.front().down, moe->rule.top_k);
         } else if (const auto* head = std::get_if<model::Head>(&any)) {
             widen(sizes.vocab, head->weight.rows);
             widen(sizes.hidden, head->weight.cols);
+            multiplied(head->weight);
         }
     }
     return sizes;
 }
 
-std::uint64_t Executor::bytes_needed(const model::Program& program, std::uint32_t chunk_tokens) {
+std::uint64_t Executor::bytes_needed(const model::Program& program, std::uint32_t chunk_tokens, Precision precision) {
     const Sizes sizes = sizes_of(program);
     std::uint64_t per_token = sizes.k + sizes.v + 2 * sizes.ffn + sizes.product;
     for (const model::RegisterInfo& info : program.registers) per_token += info.width;
     for (const model::RopeConfig& rope : program.ropes) per_token += rope.rotary_dim;
     const std::uint64_t head = std::min<std::uint64_t>(chunk_tokens, head_block_tokens) * (sizes.vocab + sizes.hidden);
-    return (per_token * chunk_tokens + head) * sizeof(float) + Slots::bytes_needed(program, chunk_tokens);
+    const std::uint64_t quantized = precision == Precision::fast ? sizes.quantized * chunk_tokens : 0;
+    return (per_token * chunk_tokens + head) * sizeof(float) + Slots::bytes_needed(program, chunk_tokens) + quantized;
 }
 
-Executor::Executor(const model::Program& program, ThreadPool& pool, std::uint32_t chunk_tokens)
+Executor::Executor(const model::Program& program, ThreadPool& pool, std::uint32_t chunk_tokens,
+                   std::shared_ptr<const PackedWeights> packed)
     : program_(program),
       pool_(pool),
       sizes_(sizes_of(program)),
       chunk_tokens_(chunk_tokens),
-      slots_(program, chunk_tokens) {
+      slots_(program, chunk_tokens),
+      packed_(std::move(packed)),
+      quantized_(packed_ != nullptr ? sizes_.quantized * chunk_tokens : 0) {
     const std::size_t tokens = chunk_tokens;
     for (const model::RegisterInfo& info : program.registers) registers_.emplace_back(tokens * info.width);
     for (const model::RopeConfig& rope : program.ropes) {
@@ -106,10 +124,36 @@ std::size_t Executor::rows_per_task(std::size_t rows) const {
     return std::max(row_granule, round_up(rows / (threads * tasks_per_thread), row_granule));
 }
 
+void Executor::quantize(const float* x, std::size_t x_stride, std::size_t cols, std::size_t n_tokens,
+                        std::uint8_t* out) {
+    constexpr std::size_t tile = kernels::activation_tile;
+    pool_.parallel_for((n_tokens + tile - 1) / tile, [&](std::size_t index, int) {
+        const std::size_t first = index * tile;
+        kernels::ops().quantize_activations(x + first * x_stride, x_stride, std::min(tile, n_tokens - first), cols,
+                                            out + kernels::activation_bytes(first, cols));
+    });
+}
+
+void Executor::prepare(std::span<Product> products, std::size_t n_tokens) {
+    if (packed_ == nullptr) return;
+    const Product& first = products.front();
+    bool any = false;
+    for (Product& product : products) {
+        product.packed = packed_->find(*product.weight);
+        product.quantized = quantized_.data();
+        any = any || product.packed != nullptr;
+    }
+    if (any) quantize(first.x, first.x_stride, first.weight->cols, n_tokens, quantized_.data());
+}
+
 void Executor::multiply(const Product& product, std::size_t begin, std::size_t end, std::size_t n_tokens) const {
     const model::Matrix& w = *product.weight;
+    if (product.packed != nullptr) {
+        kernels::ops().packed_gemm(product.packed->packing, product.packed->data, begin, end, w.cols, product.quantized,
+                                   n_tokens, product.y, product.y_stride);
+    }
     const std::size_t group_rows = w.group_rows == 0 ? w.rows : w.group_rows;
-    for (std::size_t row = begin; row < end;) {
+    for (std::size_t row = product.packed != nullptr ? end : begin; row < end;) {
         const std::size_t group = row / group_rows, group_end = std::min((group + 1) * group_rows, end);
         // As if the rows before this group were adjacent to it: row r lies at data + r * row_bytes.
         const std::byte* data = w.data + group * (w.group_rows == 0 ? 0 : w.group_bytes - group_rows * w.row_bytes);
@@ -127,7 +171,8 @@ void Executor::multiply(const Product& product, std::size_t begin, std::size_t e
     }
 }
 
-void Executor::multiply_all(std::span<const Product> products, std::size_t n_tokens) {
+void Executor::multiply_all(std::span<Product> products, std::size_t n_tokens) {
+    prepare(products, n_tokens);
     std::size_t total_rows = 0, tasks = 0;
     for (const Product& product : products) total_rows += product.weight->rows;
     const std::size_t block = rows_per_task(total_rows);
@@ -143,7 +188,7 @@ void Executor::multiply_all(std::span<const Product> products, std::size_t n_tok
 void Executor::multiply_add(const model::Matrix& weight, const std::optional<model::Norm>& norm, const float* x,
                             std::size_t x_stride, float* y, std::size_t y_stride, std::size_t n_tokens) {
     const std::size_t rows = weight.rows, block = rows_per_task(rows);
-    const Product product{&weight, x, x_stride, product_.data(), rows};
+    Product product{&weight, x, x_stride, product_.data(), rows};
     if (norm) {  // needs whole rows of the product
         multiply_all({&product, 1}, n_tokens);
         pool_.parallel_for(n_tokens, [&](std::size_t token, int) {
@@ -153,6 +198,7 @@ void Executor::multiply_add(const model::Matrix& weight, const std::optional<mod
         });
         return;
     }
+    prepare({&product, 1}, n_tokens);
     pool_.parallel_for((rows + block - 1) / block, [&](std::size_t task, int) {
         const std::size_t begin = task * block, end = std::min(begin + block, rows);
         multiply(product, begin, end, n_tokens);
@@ -188,9 +234,9 @@ Status Executor::op(const model::Qkv& qkv, const Chunk& chunk) {
     const std::size_t k_width = qkv.k.rows, v_width = qkv.v.rows;
     const float* in = at(qkv.in);
     float* q = at(qkv.q_out);
-    const Product products[] = {{&qkv.q, in, in_width, q, q_width},
-                                {&qkv.k, in, in_width, k_.data(), k_width},
-                                {&qkv.v, in, in_width, v_.data(), v_width}};
+    Product products[] = {{&qkv.q, in, in_width, q, q_width},
+                          {&qkv.k, in, in_width, k_.data(), k_width},
+                          {&qkv.v, in, in_width, v_.data(), v_width}};
     multiply_all(products, n_tokens);
 
     const RopeTable& rope = ropes_[qkv.rope];
@@ -247,7 +293,7 @@ Status Executor::op(const model::Attention& attention, const Chunk& chunk) {
 }
 
 Status Executor::op(const model::Project& project, const Chunk& chunk) {
-    const Product product{&project.weight, at(project.in), width(project.in), at(project.out), width(project.out)};
+    Product product{&project.weight, at(project.in), width(project.in), at(project.out), width(project.out)};
     multiply_all({&product, 1}, chunk.tokens.size());
     return {};
 }
@@ -262,8 +308,10 @@ Status Executor::op(const model::FfnAdd& ffn, const Chunk& chunk) {
     const std::size_t n_tokens = chunk.tokens.size(), rows = ffn.up.rows, block = rows_per_task(rows);
     const bool gated = ffn.gate.rows != 0;
     // What goes through the activation lies in gate_, gated or not.
-    const Product activated{gated ? &ffn.gate : &ffn.up, at(ffn.in), width(ffn.in), gate_.data(), rows};
-    const Product up{&ffn.up, at(ffn.in), width(ffn.in), up_.data(), rows};
+    Product products[] = {{gated ? &ffn.gate : &ffn.up, at(ffn.in), width(ffn.in), gate_.data(), rows},
+                          {&ffn.up, at(ffn.in), width(ffn.in), up_.data(), rows}};
+    const Product &activated = products[0], &up = products[1];
+    prepare(products, n_tokens);
     pool_.parallel_for((rows + block - 1) / block, [&](std::size_t task, int) {
         const std::size_t begin = task * block, end = std::min(begin + block, rows);
         multiply(activated, begin, end, n_tokens);
@@ -287,7 +335,7 @@ Status Executor::op(const model::Head& head, const Chunk& chunk) {
         pool_.parallel_for(count, [&](std::size_t token, int) {
             normalize(head.norm, in + token * hidden, head_normed_.data() + token * hidden, hidden);
         });
-        const Product product{&head.weight, head_normed_.data(), hidden, logits_.data(), vocab};
+        Product product{&head.weight, head_normed_.data(), hidden, logits_.data(), vocab};
         multiply_all({&product, 1}, count);
         if (head.softcap > 0) {
             pool_.parallel_for(count, [&](std::size_t token, int) {

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "base/result.h"
 #include "base/threads.h"
 #include "engine/kv_cache.h"
+#include "engine/linear.h"
 #include "engine/slots.h"
 #include "model/program.h"
 
@@ -22,10 +24,13 @@ class Executor {
 public:
     using LogitsFn = std::function<Status(std::size_t index, std::span<const float> logits)>;
 
-    // `program` and `pool` must outlive the executor. Chunks have at most `chunk_tokens` tokens.
-    Executor(const model::Program& program, ThreadPool& pool, std::uint32_t chunk_tokens);
-    // What the constructor takes, without the KV cache.
-    [[nodiscard]] static std::uint64_t bytes_needed(const model::Program& program, std::uint32_t chunk_tokens);
+    // `program` and `pool` must outlive the executor. Chunks have at most `chunk_tokens` tokens. `packed` is null for
+    // products that are Precision::precise.
+    Executor(const model::Program& program, ThreadPool& pool, std::uint32_t chunk_tokens,
+             std::shared_ptr<const PackedWeights> packed = nullptr);
+    // What the constructor takes, without the KV cache and the packed weights.
+    [[nodiscard]] static std::uint64_t bytes_needed(const model::Program& program, std::uint32_t chunk_tokens,
+                                                    Precision precision = Precision::precise);
 
     // Computes `tokens` at positions [first, first + tokens.size()), appends their K and V to `cache`, and hands the
     // wanted logits to `on_logits` in order (index within the chunk). Token ids must be valid.
@@ -43,6 +48,7 @@ private:
     };
     struct Sizes {
         std::size_t k = 0, v = 0, ffn = 0, product = 0, vocab = 0, hidden = 0;  // widest, elements per token
+        std::size_t quantized = 0;                                              // likewise, bytes
     };
     struct RopeTable {
         std::vector<double> frequencies;  // [pair], radians per position
@@ -56,6 +62,8 @@ private:
         std::size_t x_stride;
         float* y;
         std::size_t y_stride;
+        const PackedMatrix* packed = nullptr;     // set by prepare(), where the product is fast
+        const std::uint8_t* quantized = nullptr;  // x for it
     };
 
     static Sizes sizes_of(const model::Program& program);
@@ -76,10 +84,13 @@ private:
     Status op(const model::MoeAdd& moe, const Chunk& chunk);
     Status op(const model::Head& head, const Chunk& chunk);
 
-    // Rows [begin, end) of one product.
+    // Before products of one input are computed: quantizes the input for those whose weights are packed.
+    void prepare(std::span<Product> products, std::size_t n_tokens);
+    void quantize(const float* x, std::size_t x_stride, std::size_t cols, std::size_t n_tokens, std::uint8_t* out);
+    // Rows [begin, end) of one prepared product.
     void multiply(const Product& product, std::size_t begin, std::size_t end, std::size_t n_tokens) const;
     // Several products of the same input as one parallel loop: fewer meetings of the threads.
-    void multiply_all(std::span<const Product> products, std::size_t n_tokens);
+    void multiply_all(std::span<Product> products, std::size_t n_tokens);
     // y += norm(W x)
     void multiply_add(const model::Matrix& weight, const std::optional<model::Norm>& norm, const float* x,
                       std::size_t x_stride, float* y, std::size_t y_stride, std::size_t n_tokens);
@@ -89,6 +100,11 @@ private:
     // One product of every active expert's slots, rows divided among the threads: y = f(W x) as `rows_of_expert` says.
     void for_expert_rows(std::size_t rows,
                          const std::function<void(std::uint32_t expert, std::size_t begin, std::size_t end)>& body);
+    // The input of the experts' products, x [slot][cols], quantized expert by expert where `sample`, one of their
+    // matrices, is packed; and an expert's product of it.
+    void quantize_slots(const model::Matrix& sample, const float* x);
+    [[nodiscard]] Product expert_product(const model::Matrix& weight, std::size_t first_slot, const float* x,
+                                         float* y) const;
     [[nodiscard]] std::size_t rows_per_task(std::size_t rows) const;
 
     const model::Program& program_;
@@ -102,6 +118,8 @@ private:
     std::vector<float> product_;                 // [token][row], before it is added
     std::vector<float> head_normed_, logits_;    // [head token][hidden], [head token][vocab]
     Slots slots_;
+    std::shared_ptr<const PackedWeights> packed_;  // null: precise
+    std::vector<std::uint8_t> quantized_;          // activations of the products in work
 };
 
 }  // namespace hetero::engine

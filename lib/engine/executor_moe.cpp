@@ -19,38 +19,55 @@ void Executor::for_expert_rows(std::size_t rows,
     });
 }
 
+void Executor::quantize_slots(const model::Matrix& sample, const float* x) {
+    if (packed_ == nullptr || packed_->find(sample) == nullptr) return;
+    const std::size_t cols = sample.cols;
+    for (const std::uint32_t expert : slots_.active()) {
+        const std::size_t first = slots_.first(expert);
+        quantize(x + first * cols, cols, cols, slots_.count(expert),
+                 quantized_.data() + kernels::activation_bytes(first, cols));
+    }
+}
+
+Executor::Product Executor::expert_product(const model::Matrix& weight, std::size_t first_slot, const float* x,
+                                           float* y) const {
+    const std::size_t cols = weight.cols, rows = weight.rows;
+    Product product{&weight, x + first_slot * cols, cols, y + first_slot * rows, rows};
+    if (packed_ != nullptr) {
+        product.packed = packed_->find(weight);
+        product.quantized = quantized_.data() + kernels::activation_bytes(first_slot, cols);
+    }
+    return product;
+}
+
 Status Executor::op(const model::MoeAdd& moe, const Chunk& chunk) {
     const std::size_t n_tokens = chunk.tokens.size(), hidden = width(moe.in);
     const float* in = at(moe.in);
-    const Product scores{&moe.router, in, hidden, slots_.scores(), moe.experts.size()};
+    Product scores{&moe.router, in, hidden, slots_.scores(), moe.experts.size()};
     multiply_all({&scores, 1}, n_tokens);
     HETERO_CHECK(slots_.assign(moe, chunk.first, n_tokens, pool_));
 
-    const bool gather = n_tokens > 1;
-    if (gather) {
-        pool_.parallel_for(slots_.size(), [&](std::size_t slot, int) {
-            std::copy_n(in + slots_.token_of(slot) * hidden, hidden, slots_.rows() + slot * hidden);
-        });
-    }
+    pool_.parallel_for(slots_.size(), [&](std::size_t slot, int) {
+        std::copy_n(in + slots_.token_of(slot) * hidden, hidden, slots_.rows() + slot * hidden);
+    });
+    quantize_slots(moe.experts.front().up, slots_.rows());
     const std::size_t ffn = moe.experts.front().up.rows;
     for_expert_rows(ffn, [&](std::uint32_t number, std::size_t begin, std::size_t end) {
         const model::Expert& expert = moe.experts[number];
         const std::size_t first = slots_.first(number), count = slots_.count(number);
-        const float* x = gather ? slots_.rows() + first * hidden : in;
         float* gate = slots_.gate() + first * ffn;
         float* up = slots_.up() + first * ffn;
-        multiply({&expert.gate, x, hidden, gate, ffn}, begin, end, count);
-        multiply({&expert.up, x, hidden, up, ffn}, begin, end, count);
+        multiply(expert_product(expert.gate, first, slots_.rows(), slots_.gate()), begin, end, count);
+        multiply(expert_product(expert.up, first, slots_.rows(), slots_.up()), begin, end, count);
         for (std::size_t slot = 0; slot < count; ++slot) {
             activate(moe.activation, gate + slot * ffn + begin, up + slot * ffn + begin, end - begin);
         }
     });
+    quantize_slots(moe.experts.front().down, slots_.gate());
     const std::size_t out_width = width(moe.out);
     for_expert_rows(out_width, [&](std::uint32_t number, std::size_t begin, std::size_t end) {
-        const std::size_t first = slots_.first(number);
-        multiply(
-            {&moe.experts[number].down, slots_.gate() + first * ffn, ffn, slots_.rows() + first * out_width, out_width},
-            begin, end, slots_.count(number));
+        multiply(expert_product(moe.experts[number].down, slots_.first(number), slots_.gate(), slots_.rows()), begin,
+                 end, slots_.count(number));
     });
     float* out = at(moe.out);
     pool_.parallel_for(n_tokens, [&](std::size_t token, int) {

@@ -43,7 +43,7 @@ kv::LayerShape layer_shape(const model::KvLayout& layout) {
     return layout.window == 0 ? kv::LayerShape{} : kv::LayerShape{kv::LayerKind::swa, layout.window};
 }
 
-std::string to_text(const kv::LayerShape& shape) {
+std::string kept_text(const kv::LayerShape& shape) {
     switch (shape.kind) {
         case kv::LayerKind::swa:
             return fmt::format("the last {} tokens", shape.window);
@@ -94,7 +94,8 @@ struct Session::Impl {
           options(options_),
           pool(options.threads == 0 ? default_thread_count() : options.threads),
           cache(std::move(cache_)),
-          executor(model->program, pool, chunk),
+          executor(model->program, pool, chunk,
+                   options.precision == Precision::fast ? PackedWeights::of(model, pool) : nullptr),
           chunk_tokens(chunk),
           first_held(model->program.kv.size()) {}
 
@@ -129,7 +130,9 @@ Result<std::unique_ptr<Session>> Session::create(std::shared_ptr<const model::Mo
     const auto chunk = static_cast<std::uint32_t>(std::min<std::uint64_t>(options.chunk_tokens, capacity_tokens));
     const model::Program& program = model->program;
     const std::uint64_t kv_bytes = KvCache::bytes_needed(program.kv, options.kv_dtype, capacity_tokens);
-    HETERO_CHECK(check_memory(kv_bytes, Executor::bytes_needed(program, chunk), capacity_tokens));
+    std::uint64_t work_bytes = Executor::bytes_needed(program, chunk, options.precision);
+    if (options.precision == Precision::fast) work_bytes += PackedWeights::bytes_needed(program);
+    HETERO_CHECK(check_memory(kv_bytes, work_bytes, capacity_tokens));
     HETERO_TRY(KvCache cache, KvCache::create(program.kv, options.kv_dtype, capacity_tokens));
     try {
         auto impl = std::make_unique<Impl>(std::move(model), options, chunk, std::move(cache));
@@ -250,8 +253,8 @@ Status Session::Impl::check_kind(const kv::Header& header, std::uint32_t layer) 
     const kv::LayerShape stored = header.layer_shape(layer), here = layer_shape(model->program.kv[layer]);
     const bool whole = here.kind == kv::LayerKind::swa && stored == kv::LayerShape{};
     if (stored == here || whole) return {};
-    return fail(Errc::bad_input, "layer {}: the state keeps {}, the model needs {}", layer, to_text(stored),
-                to_text(here));
+    return fail(Errc::bad_input, "layer {}: the state keeps {}, the model needs {}", layer, kept_text(stored),
+                kept_text(here));
 }
 
 Status Session::Impl::import_part(const kv::Header& header, std::uint32_t layer, const kv::Part& part, PartId id,

@@ -8,6 +8,7 @@
 
 #include "base/hash.h"
 #include "base/result.h"
+#include "engine/linear.h"
 #include "kv/state.h"
 #include "model/model.h"
 
@@ -19,6 +20,7 @@ struct Options {
     int threads = 0;                                // 0: default_thread_count()
     kernels::DType kv_dtype = kernels::DType::f16;  // resident type: f16, bf16, f32
     std::uint32_t chunk_tokens = 256;               // of prefill
+    Precision precision = Precision::precise;       // of products with the weights
 };
 
 enum class Logits { none, last, all };

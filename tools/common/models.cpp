@@ -39,6 +39,8 @@ void add_model_options(OptionTable& table, ModelOptions& options) {
     model.completion = Completion::file;
     table.choice("--device", &options.device, {"auto", "cpu", "cuda"}, "where to compute").setting = true;
     add_thread_option(table, &options.threads);
+    table.flag("--precise", &options.precise, "products in f32: slower, without rounding activations to 8 bits")
+        .setting = true;
 }
 
 Status check_device(Tool& tool, const ModelOptions& options) {

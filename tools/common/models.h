@@ -16,6 +16,11 @@ struct ModelOptions {
     std::string path;
     std::string device = "auto";
     std::uint64_t threads = 0;  // 0: as many as this process may use
+    bool precise = false;
+
+    [[nodiscard]] engine::Precision precision() const {
+        return precise ? engine::Precision::precise : engine::Precision::fast;
+    }
 };
 void add_model_options(OptionTable& table, ModelOptions& options);
 void add_thread_option(OptionTable& table, std::uint64_t* threads);

@@ -68,7 +68,8 @@ public:
         }
         capacity = std::min<std::uint64_t>(capacity, loaded_.identity.context_length);
         const engine::Options engine_options{static_cast<int>(options_.model.threads), dtype,
-                                             static_cast<std::uint32_t>(options_.chunk_tokens)};
+                                             static_cast<std::uint32_t>(options_.chunk_tokens),
+                                             options_.model.precision()};
         HETERO_TRY(session_, engine::Session::create(loaded_.model, engine_options, capacity));
         continued_ = make_header(loaded_, dtype);
         continued_.provenance = header_.provenance;

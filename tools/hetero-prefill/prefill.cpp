@@ -240,7 +240,7 @@ Status run_prefill(Tool& tool, const PrefillOptions& options) {
     }
 
     const engine::Options engine_options{static_cast<int>(options.model.threads), dtype,
-                                         static_cast<std::uint32_t>(options.chunk_tokens)};
+                                         static_cast<std::uint32_t>(options.chunk_tokens), options.model.precision()};
     HETERO_TRY(auto session, engine::Session::create(loaded.model, engine_options, capacity));
     PrefillRun run(tool, options, std::move(jobs), prefix ? &*prefix : nullptr);
     HETERO_CHECK(run.compute(*session, header));

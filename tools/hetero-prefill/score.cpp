@@ -35,7 +35,7 @@ Status run_score(Tool& tool, const PrefillOptions& options) {
     HETERO_TRY(const kernels::DType dtype, resident_dtype(options.kv_dtype, nullptr));
     const std::uint32_t window = std::min(kWindowTokens, loaded.identity.context_length);
     const engine::Options engine_options{static_cast<int>(options.model.threads), dtype,
-                                         static_cast<std::uint32_t>(options.chunk_tokens)};
+                                         static_cast<std::uint32_t>(options.chunk_tokens), options.model.precision()};
     HETERO_TRY(auto session, engine::Session::create(loaded.model, engine_options, window));
 
     const auto start = std::chrono::steady_clock::now();

@@ -17,6 +17,7 @@ Result<std::unique_ptr<Session>> make_session(const LoadedModel& loaded, const V
     engine::Options engine_options;
     engine_options.threads = static_cast<int>(options.model.threads);
     engine_options.kv_dtype = dtype;
+    engine_options.precision = options.model.precision();
     return Session::create(loaded.model, engine_options, capacity);
 }
 

@@ -1,0 +1,47 @@
+// The weights of a model in the form that its products run on, and how exact these products are.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "base/threads.h"
+#include "kernels/api/packed.h"
+#include "model/model.h"
+
+namespace hetero::engine {
+
+enum class Precision : std::uint8_t {
+    precise,  // weights and activations as they are, products in f32
+    fast,     // weights packed (kernels/api/packed.h), activations rounded to 8 bits; f32 weights as in `precise`
+};
+
+struct PackedMatrix {
+    kernels::Packing packing = kernels::Packing::u8;
+    const std::byte* data = nullptr;  // as kernels::pack() makes it
+};
+
+// Packed copies of the matrices that a program multiplies by. Immutable, so sessions of one model share them.
+class PackedWeights {
+public:
+    // The weights of `model`, packed now by the threads of `pool` unless another session keeps them already.
+    // Throws std::bad_alloc.
+    static std::shared_ptr<const PackedWeights> of(const std::shared_ptr<const model::Model>& model, ThreadPool& pool);
+    [[nodiscard]] static std::uint64_t bytes_needed(const model::Program& program);
+
+    // Null for a matrix that is not packed.
+    [[nodiscard]] const PackedMatrix* find(const model::Matrix& matrix) const noexcept;
+
+private:
+    struct Free {
+        void operator()(std::byte* memory) const noexcept { std::free(memory); }
+    };
+    PackedWeights(const model::Program& program, ThreadPool& pool);
+
+    std::unique_ptr<std::byte, Free> memory_;
+    std::unordered_map<const model::Matrix*, PackedMatrix> matrices_;
+};
+
+}  // namespace hetero::engine

@@ -69,14 +69,17 @@ struct Ops {
 
     // n_tokens rows of `cols` values, stride x_stride, to activation_bytes(n_tokens, cols) bytes for packed_gemm; `out` is
     // aligned to 4 bytes, better to 64. A block whose largest magnitude is below 2^-100 becomes zeros; one that holds a
-    // value that is not finite gets a scale of NaN. Exact.
-    void (*quantize_activations)(const float* x, std::size_t x_stride, std::size_t n_tokens, std::size_t cols, void* out);
+    // value that is not finite gets a scale of NaN. `residual` is null or gets what the rounding took away, for a second
+    // product that is added: fma(-scale, q, x) [n_tokens][cols]. Exact.
+    void (*quantize_activations)(const float* x, std::size_t x_stride, std::size_t n_tokens, std::size_t cols, void* out,
+                                 float* residual);
     // y[t][row] = w[row] . x[t] for packed weights and activations as quantized for n_tokens tokens, rows [row_begin, row_end) of the matrix that
     // starts at `packed`. For each row and token, over the blocks b in order, with integer dots D[b] of (code - zero) and q:
-    //   sum = fma(D[b], scale_w[b] * scale_x[b], sum), low = fma(min_w[b], weighted_x[b], low), y = sum + low.
+    //   sum = fma(D[b], scale_w[b] * scale_x[b], sum), low = fma(min_w[b], weighted_x[b], low), y = sum + low,
+    // or, with `add`, y += sum + low.
     // Exact: every backend gives these bits, for any number of tokens and any division of the rows.
     void (*packed_gemm)(Packing packing, const void* packed, std::size_t row_begin, std::size_t row_end, std::size_t cols,
-                        const void* activations, std::size_t n_tokens, float* y, std::size_t y_stride);
+                        const void* activations, std::size_t n_tokens, bool add, float* y, std::size_t y_stride);
 
     // In the norms and activations y may be x.
     // y = x / sqrt(mean(x^2) + eps) * w.   |error| <= (n^0.5 + 8) * 2^-24 * |y|

@@ -74,8 +74,8 @@ HETERO_INLINE void multiply_block(const Byte* panel, const Byte* tokens, std::si
 }
 
 template <class P>
-void multiply_tile(const Byte* panel, std::size_t blocks, const Byte* tokens, const Group& group, float* y,
-                   std::size_t y_stride) {
+void multiply_tile(const Byte* panel, std::size_t blocks, const Byte* tokens, const Group& group, bool add_to_y,
+                   float* y, std::size_t y_stride) {
     alignas(64) std::int32_t dots[kSlots][kTileTokens * packed_rows];
     alignas(64) float low[kTileTokens][packed_rows];
     const auto multiply = [&](auto slot, std::size_t b) __attribute__((always_inline)) {
@@ -119,7 +119,7 @@ void multiply_tile(const Byte* panel, std::size_t blocks, const Byte* tokens, co
 #pragma GCC unroll 16
     for (int t = 0; t < 16; ++t) {
         const __m512 bottom = P::kMin ? _mm512_load_ps(low[t]) : _mm512_setzero_ps();
-        store_rows({{_mm512_add_ps(sum[t], bottom)}}, group.begin, group.end,
+        store_rows({{_mm512_add_ps(sum[t], bottom)}}, group.begin, group.end, add_to_y,
                    y + static_cast<std::size_t>(t) * y_stride);
     }
 }
@@ -128,7 +128,7 @@ void multiply_tile(const Byte* panel, std::size_t blocks, const Byte* tokens, co
 // cache, the panels come from the L2 cache in the order in which they lie.
 template <class P>
 void gemm_tiles(const Byte* packed, std::size_t row_begin, std::size_t row_end, std::size_t blocks,
-                const Byte* activations, std::size_t in_tiles, float* y, std::size_t y_stride, Byte* panels) {
+                const Byte* activations, std::size_t in_tiles, bool add, float* y, std::size_t y_stride, Byte* panels) {
     const std::size_t panel_bytes = blocks * kPanelBlock;
     const std::size_t at_once = panel_bytes > kPanelsBytes ? 1 : kPanelsBytes / panel_bytes;
     const std::size_t last_group = (row_end - 1) / packed_rows;
@@ -144,14 +144,14 @@ void gemm_tiles(const Byte* packed, std::size_t row_begin, std::size_t row_end, 
             for_groups(
                 from, to, [&](const Group& group) __attribute__((always_inline)) {
                     multiply_tile<P>(panels + (group.index - first) * panel_bytes, blocks,
-                                     activations + t * blocks * activation_block_bytes, group,
+                                     activations + t * blocks * activation_block_bytes, group, add,
                                      y + t * y_stride + group.index * packed_rows, y_stride);
                 });
     }
 }
 
 void tile_gemm(Packing packing, const void* packed, std::size_t row_begin, std::size_t row_end, std::size_t cols,
-               const void* activations, std::size_t n_tokens, float* y, std::size_t y_stride) {
+               const void* activations, std::size_t n_tokens, bool add, float* y, std::size_t y_stride) {
     const std::size_t blocks = packed_blocks(cols);
     const auto* x = static_cast<const Byte*>(activations);
     const std::size_t in_tiles = n_tokens / kTileTokens * kTileTokens;
@@ -161,15 +161,15 @@ void tile_gemm(Packing packing, const void* packed, std::size_t row_begin, std::
     if (scratch) {
         configure_tiles();
         visit_packing(packing, [&](auto pack) {
-            gemm_tiles<decltype(pack)>(static_cast<const Byte*>(packed), row_begin, row_end, blocks, x, in_tiles, y,
-                                       y_stride, reinterpret_cast<Byte*>(scratch));
+            gemm_tiles<decltype(pack)>(static_cast<const Byte*>(packed), row_begin, row_end, blocks, x, in_tiles, add,
+                                       y, y_stride, reinterpret_cast<Byte*>(scratch));
         });
         _tile_release();
         done = in_tiles;
     }
     if (done == n_tokens) return;
     packed_gemm(packing, packed, row_begin, row_end, cols, x + done * blocks * activation_block_bytes, n_tokens - done,
-                y + done * y_stride, y_stride);
+                add, y + done * y_stride, y_stride);
 }
 
 }  // namespace

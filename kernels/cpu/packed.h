@@ -122,11 +122,11 @@ HETERO_INLINE F32x16 group_dot(const Byte* block, std::size_t blocks, const Toke
 }
 
 // Rows [begin, end) of a group's 16 to their places.
-HETERO_INLINE void store_rows(F32x16 v, std::size_t begin, std::size_t end, float* y) {
-    if (begin == 0 && end == packed_rows) return store(y, v);
+HETERO_INLINE void store_rows(F32x16 v, std::size_t begin, std::size_t end, bool add, float* y) {
+    if (begin == 0 && end == packed_rows) return store(y, add ? load(y) + v : v);
     float lanes[packed_rows];
     store(lanes, v);
-    for (std::size_t r = begin; r < end; ++r) y[r] = lanes[r];
+    for (std::size_t r = begin; r < end; ++r) y[r] = add ? y[r] + lanes[r] : lanes[r];
 }
 
 // ---- many tokens: a group's codes are unpacked once and stay in the nearest caches while the tokens pass by
@@ -216,7 +216,7 @@ HETERO_INLINE void for_groups(std::size_t row_begin, std::size_t row_end, Visit 
 
 template <class P>
 void gemm_packing(const Byte* packed, std::size_t row_begin, std::size_t row_end, std::size_t blocks,
-                  const Byte* activations, std::size_t n_tokens, float* y, std::size_t y_stride) {
+                  const Byte* activations, std::size_t n_tokens, bool add, float* y, std::size_t y_stride) {
     float* scratch = n_tokens > 1 && blocks <= kPanelBlocks ? thread_scratch() : nullptr;
     for_groups(
         row_begin, row_end, [&](const Group& group) __attribute__((always_inline)) {
@@ -238,26 +238,31 @@ void gemm_packing(const Byte* packed, std::size_t row_begin, std::size_t row_end
                         sums[0] = group_dot<P>(weights, blocks, x, t);
                     }
                     for (std::size_t i = 0; i < tokens; ++i, ++t)
-                        store_rows(sums[i], group.begin, group.end, out + (t0 + t) * y_stride);
+                        store_rows(sums[i], group.begin, group.end, add, out + (t0 + t) * y_stride);
                 }
             }
         });
 }
 
 [[maybe_unused]] void packed_gemm(Packing packing, const void* packed, std::size_t row_begin, std::size_t row_end,
-                                  std::size_t cols, const void* activations, std::size_t n_tokens, float* y,
+                                  std::size_t cols, const void* activations, std::size_t n_tokens, bool add, float* y,
                                   std::size_t y_stride) {
     visit_packing(packing, [&](auto pack) {
         gemm_packing<decltype(pack)>(static_cast<const Byte*>(packed), row_begin, row_end, packed_blocks(cols),
-                                     static_cast<const Byte*>(activations), n_tokens, y, y_stride);
+                                     static_cast<const Byte*>(activations), n_tokens, add, y, y_stride);
     });
 }
 
 // ---- activations
 
 HETERO_INLINE F32x16 load_up_to_16(const float* x, std::size_t n) { return n >= 16 ? load(x) : load(x, n); }
+HETERO_INLINE void store_up_to_16(float* x, F32x16 v, std::size_t n) {
+    if (n >= 16) return store(x, v);
+    store(x, v, n);
+}
 
-void quantize_activations(const float* x, std::size_t x_stride, std::size_t n_tokens, std::size_t cols, void* out) {
+void quantize_activations(const float* x, std::size_t x_stride, std::size_t n_tokens, std::size_t cols, void* out,
+                          float* residual) {
     const std::size_t blocks = packed_blocks(cols);
     for (std::size_t t = 0; t < n_tokens; ++t, x += x_stride) {
         const std::size_t first_token = t / activation_tile * activation_tile, left_tokens = n_tokens - first_token;
@@ -281,6 +286,12 @@ void quantize_activations(const float* x, std::size_t x_stride, std::size_t n_to
             const float total = sum(to_float(q0 + q1));  // of integers below 2^24: exact
             const auto whole = static_cast<std::int32_t>(total);
             const float scale = !finite ? __builtin_nanf("") : nothing ? 0 : largest / 127, weighted = scale * total;
+            if (residual) {
+                const F32x16 r0 = fma(splat(-scale), to_float(q0), v0), r1 = fma(splat(-scale), to_float(q1), v1);
+                float* r = residual + t * cols + first;
+                store_up_to_16(r, r0, left);
+                if (left > 16) store_up_to_16(r + 16, r1, left - 16);
+            }
             Byte* numbers = block + count * packed_cols + 4 * i;
             std::memcpy(numbers, &scale, 4);
             std::memcpy(numbers + 4 * count, &weighted, 4);

@@ -51,7 +51,8 @@ Place place_of(std::size_t token, std::size_t block, std::size_t n_tokens, std::
 
 }  // namespace
 
-void quantize_activations(const float* x, std::size_t x_stride, std::size_t n_tokens, std::size_t cols, void* out) {
+void quantize_activations(const float* x, std::size_t x_stride, std::size_t n_tokens, std::size_t cols, void* out,
+                          float* residual) {
     auto* bytes = static_cast<Byte*>(out);
     for (std::size_t t = 0; t < n_tokens; ++t, x += x_stride)
         for (std::size_t b = 0; b < packed_blocks(cols); ++b) {
@@ -61,6 +62,9 @@ void quantize_activations(const float* x, std::size_t x_stride, std::size_t n_to
             std::int32_t sum = 0;
             quantize_block(x + first, std::min(packed_cols, cols - first),
                            reinterpret_cast<std::int8_t*>(bytes + place.q), scale, weighted, sum);
+            for (std::size_t c = first; residual && c < std::min(cols, first + packed_cols); ++c)
+                residual[t * cols + c] =
+                    std::fma(-scale, static_cast<float>(load<std::int8_t>(bytes + place.q + c - first)), x[c]);
             std::memcpy(bytes + place.scale, &scale, 4);
             std::memcpy(bytes + place.weighted, &weighted, 4);
             std::memcpy(bytes + place.sum, &sum, 4);
@@ -68,7 +72,7 @@ void quantize_activations(const float* x, std::size_t x_stride, std::size_t n_to
 }
 
 void packed_gemm(Packing packing, const void* packed, std::size_t row_begin, std::size_t row_end, std::size_t cols,
-                 const void* activations, std::size_t n_tokens, float* y, std::size_t y_stride) {
+                 const void* activations, std::size_t n_tokens, bool add, float* y, std::size_t y_stride) {
     const PackingInfo& info = packing_info(packing);
     const auto* x = static_cast<const Byte*>(activations);
     const std::size_t blocks = packed_blocks(cols), group_bytes = blocks * info.block_bytes;
@@ -88,7 +92,8 @@ void packed_gemm(Packing packing, const void* packed, std::size_t row_begin, std
                 const float min = f16_to_f32(load<std::uint16_t>(block + info.code_bytes + 32 + 2 * r));
                 low = std::fma(min, load<float>(x + place.weighted), low);
             }
-            y[t * y_stride + row] = sum + low;
+            float& out = y[t * y_stride + row];
+            out = add ? out + (sum + low) : sum + low;
         }
     }
 }

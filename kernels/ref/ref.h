@@ -23,9 +23,10 @@ void gemm(DType type, const void* w, std::size_t row_bytes, std::size_t row_begi
           std::size_t cols, const float* x, std::size_t x_stride, std::size_t n_tokens, float* y, std::size_t y_stride);
 
 // packed.cpp
-void quantize_activations(const float* x, std::size_t x_stride, std::size_t n_tokens, std::size_t cols, void* out);
+void quantize_activations(const float* x, std::size_t x_stride, std::size_t n_tokens, std::size_t cols, void* out,
+                          float* residual);
 void packed_gemm(Packing packing, const void* packed, std::size_t row_begin, std::size_t row_end, std::size_t cols,
-                 const void* activations, std::size_t n_tokens, float* y, std::size_t y_stride);
+                 const void* activations, std::size_t n_tokens, bool add, float* y, std::size_t y_stride);
 
 // elementwise.cpp
 void rms_norm(const float* x, const float* w, float* y, std::size_t n, float eps);

@@ -26,11 +26,15 @@ Executor::Sizes Executor::sizes_of(const model::Program& program) {
     const auto multiplied = [&](const model::Matrix& matrix, std::size_t rows_per_token = 1) {
         widen(sizes.quantized, kernels::activation_bytes(rows_per_token, matrix.cols));
     };
+    const auto finely = [&](const model::Matrix& matrix) {
+        multiplied(matrix, 2);
+        widen(sizes.residual, matrix.cols);
+    };
     for (const model::Op& any : program.ops) {
         if (const auto* qkv = std::get_if<model::Qkv>(&any)) {
             widen(sizes.k, qkv->k.rows);
             widen(sizes.v, qkv->v.rows);
-            multiplied(qkv->q);
+            finely(qkv->q);
         } else if (const auto* plain = std::get_if<model::Project>(&any)) {
             multiplied(plain->weight);
         } else if (const auto* project = std::get_if<model::ProjectAdd>(&any)) {
@@ -48,7 +52,7 @@ Executor::Sizes Executor::sizes_of(const model::Program& program) {
         } else if (const auto* head = std::get_if<model::Head>(&any)) {
             widen(sizes.vocab, head->weight.rows);
             widen(sizes.hidden, head->weight.cols);
-            multiplied(head->weight);
+            finely(head->weight);
         }
     }
     return sizes;
@@ -60,7 +64,8 @@ std::uint64_t Executor::bytes_needed(const model::Program& program, std::uint32_
     for (const model::RegisterInfo& info : program.registers) per_token += info.width;
     for (const model::RopeConfig& rope : program.ropes) per_token += rope.rotary_dim;
     const std::uint64_t head = std::min<std::uint64_t>(chunk_tokens, head_block_tokens) * (sizes.vocab + sizes.hidden);
-    const std::uint64_t quantized = precision == Precision::fast ? sizes.quantized * chunk_tokens : 0;
+    const std::uint64_t quantized =
+        precision == Precision::fast ? (sizes.quantized + sizes.residual * sizeof(float)) * chunk_tokens : 0;
     return (per_token * chunk_tokens + head) * sizeof(float) + Slots::bytes_needed(program, chunk_tokens) + quantized;
 }
 
@@ -72,7 +77,8 @@ Executor::Executor(const model::Program& program, ThreadPool& pool, std::uint32_
       chunk_tokens_(chunk_tokens),
       slots_(program, chunk_tokens),
       packed_(std::move(packed)),
-      quantized_(packed_ != nullptr ? sizes_.quantized * chunk_tokens : 0) {
+      quantized_(packed_ != nullptr ? sizes_.quantized * chunk_tokens : 0),
+      residual_(packed_ != nullptr ? sizes_.residual * chunk_tokens : 0) {
     const std::size_t tokens = chunk_tokens;
     for (const model::RegisterInfo& info : program.registers) registers_.emplace_back(tokens * info.width);
     for (const model::RopeConfig& rope : program.ropes) {
@@ -124,33 +130,44 @@ std::size_t Executor::rows_per_task(std::size_t rows) const {
     return std::max(row_granule, round_up(rows / (threads * tasks_per_thread), row_granule));
 }
 
-void Executor::quantize(const float* x, std::size_t x_stride, std::size_t cols, std::size_t n_tokens,
-                        std::uint8_t* out) {
+void Executor::quantize(const float* x, std::size_t x_stride, std::size_t cols, std::size_t n_tokens, std::uint8_t* out,
+                        float* residual) {
     constexpr std::size_t tile = kernels::activation_tile;
     pool_.parallel_for((n_tokens + tile - 1) / tile, [&](std::size_t index, int) {
         const std::size_t first = index * tile;
         kernels::ops().quantize_activations(x + first * x_stride, x_stride, std::min(tile, n_tokens - first), cols,
-                                            out + kernels::activation_bytes(first, cols));
+                                            out + kernels::activation_bytes(first, cols),
+                                            residual != nullptr ? residual + first * cols : nullptr);
     });
 }
 
-void Executor::prepare(std::span<Product> products, std::size_t n_tokens) {
+void Executor::prepare(std::span<Product> products, std::size_t n_tokens, bool fine) {
     if (packed_ == nullptr) return;
     const Product& first = products.front();
+    const std::size_t cols = first.weight->cols;
+    std::uint8_t* residual = quantized_.data() + kernels::activation_bytes(n_tokens, cols);
     bool any = false;
     for (Product& product : products) {
         product.packed = packed_->find(*product.weight);
         product.quantized = quantized_.data();
+        product.residual = fine ? residual : nullptr;
         any = any || product.packed != nullptr;
     }
-    if (any) quantize(first.x, first.x_stride, first.weight->cols, n_tokens, quantized_.data());
+    if (!any) return;
+    quantize(first.x, first.x_stride, cols, n_tokens, quantized_.data(), fine ? residual_.data() : nullptr);
+    if (fine) quantize(residual_.data(), cols, cols, n_tokens, residual);
 }
 
 void Executor::multiply(const Product& product, std::size_t begin, std::size_t end, std::size_t n_tokens) const {
     const model::Matrix& w = *product.weight;
     if (product.packed != nullptr) {
-        kernels::ops().packed_gemm(product.packed->packing, product.packed->data, begin, end, w.cols, product.quantized,
-                                   n_tokens, product.y, product.y_stride);
+        const auto& [packing, data] = *product.packed;
+        kernels::ops().packed_gemm(packing, data, begin, end, w.cols, product.quantized, n_tokens, false, product.y,
+                                   product.y_stride);
+        if (product.residual != nullptr) {
+            kernels::ops().packed_gemm(packing, data, begin, end, w.cols, product.residual, n_tokens, true, product.y,
+                                       product.y_stride);
+        }
     }
     const std::size_t group_rows = w.group_rows == 0 ? w.rows : w.group_rows;
     for (std::size_t row = product.packed != nullptr ? end : begin; row < end;) {
@@ -171,8 +188,8 @@ void Executor::multiply(const Product& product, std::size_t begin, std::size_t e
     }
 }
 
-void Executor::multiply_all(std::span<Product> products, std::size_t n_tokens) {
-    prepare(products, n_tokens);
+void Executor::multiply_all(std::span<Product> products, std::size_t n_tokens, bool fine) {
+    prepare(products, n_tokens, fine);
     std::size_t total_rows = 0, tasks = 0;
     for (const Product& product : products) total_rows += product.weight->rows;
     const std::size_t block = rows_per_task(total_rows);
@@ -237,7 +254,8 @@ Status Executor::op(const model::Qkv& qkv, const Chunk& chunk) {
     Product products[] = {{&qkv.q, in, in_width, q, q_width},
                           {&qkv.k, in, in_width, k_.data(), k_width},
                           {&qkv.v, in, in_width, v_.data(), v_width}};
-    multiply_all(products, n_tokens);
+    // Their errors grow most: they pass through a softmax, and stay in the cache.
+    multiply_all(products, n_tokens, true);
 
     const RopeTable& rope = ropes_[qkv.rope];
     const kernels::RopeTable table{rope.cos.data(), rope.sin.data(), rope.frequencies.size()};
@@ -336,7 +354,7 @@ Status Executor::op(const model::Head& head, const Chunk& chunk) {
             normalize(head.norm, in + token * hidden, head_normed_.data() + token * hidden, hidden);
         });
         Product product{&head.weight, head_normed_.data(), hidden, logits_.data(), vocab};
-        multiply_all({&product, 1}, count);
+        multiply_all({&product, 1}, count, true);
         if (head.softcap > 0) {
             pool_.parallel_for(count, [&](std::size_t token, int) {
                 kernels::ops().softcap(logits_.data() + token * vocab, head.softcap, vocab);

@@ -48,7 +48,7 @@ private:
     };
     struct Sizes {
         std::size_t k = 0, v = 0, ffn = 0, product = 0, vocab = 0, hidden = 0;  // widest, elements per token
-        std::size_t quantized = 0;                                              // likewise, bytes
+        std::size_t residual = 0, quantized = 0;                                // likewise, bytes
     };
     struct RopeTable {
         std::vector<double> frequencies;  // [pair], radians per position
@@ -64,6 +64,7 @@ private:
         std::size_t y_stride;
         const PackedMatrix* packed = nullptr;     // set by prepare(), where the product is fast
         const std::uint8_t* quantized = nullptr;  // x for it
+        const std::uint8_t* residual = nullptr;   // where fine: what quantized lacks of x
     };
 
     static Sizes sizes_of(const model::Program& program);
@@ -85,12 +86,14 @@ private:
     Status op(const model::Head& head, const Chunk& chunk);
 
     // Before products of one input are computed: quantizes the input for those whose weights are packed.
-    void prepare(std::span<Product> products, std::size_t n_tokens);
-    void quantize(const float* x, std::size_t x_stride, std::size_t cols, std::size_t n_tokens, std::uint8_t* out);
+    // `fine`: its rounding error is quantized too, and multiplied in a second product.
+    void prepare(std::span<Product> products, std::size_t n_tokens, bool fine = false);
+    void quantize(const float* x, std::size_t x_stride, std::size_t cols, std::size_t n_tokens, std::uint8_t* out,
+                  float* residual = nullptr);
     // Rows [begin, end) of one prepared product.
     void multiply(const Product& product, std::size_t begin, std::size_t end, std::size_t n_tokens) const;
     // Several products of the same input as one parallel loop: fewer meetings of the threads.
-    void multiply_all(std::span<Product> products, std::size_t n_tokens);
+    void multiply_all(std::span<Product> products, std::size_t n_tokens, bool fine = false);
     // y += norm(W x)
     void multiply_add(const model::Matrix& weight, const std::optional<model::Norm>& norm, const float* x,
                       std::size_t x_stride, float* y, std::size_t y_stride, std::size_t n_tokens);
@@ -120,6 +123,7 @@ private:
     Slots slots_;
     std::shared_ptr<const PackedWeights> packed_;  // null: precise
     std::vector<std::uint8_t> quantized_;          // activations of the products in work
+    std::vector<float> residual_;                  // [token][col], of fine products
 };
 
 }  // namespace hetero::engine

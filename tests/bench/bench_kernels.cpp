@@ -106,9 +106,9 @@ void packed_gemm(benchmark::State& state, DType type, std::size_t rows, std::siz
     pack(type, w.data(), dtype_bytes(type, cols), rows, cols, 0, (rows + 15) / 16, packed.data());
     const auto x = ramp(tokens * cols);
     std::vector<std::uint8_t> q(activation_bytes(tokens, cols));
-    ops().quantize_activations(x.data(), cols, tokens, cols, q.data());
+    ops().quantize_activations(x.data(), cols, tokens, cols, q.data(), nullptr);
     std::vector<float> y(tokens * rows);
-    for (auto _ : state) ops().packed_gemm(packing, packed.data(), 0, rows, cols, q.data(), tokens, y.data(), rows);
+    for (auto _ : state) ops().packed_gemm(packing, packed.data(), 0, rows, cols, q.data(), tokens, false, y.data(), rows);
     gigaops(state, 2.0 * static_cast<double>(rows * cols * tokens));
     gigabytes(state, static_cast<double>(packed.size()));
 }
@@ -125,7 +125,7 @@ void quantize_activations(benchmark::State& state) {
     constexpr std::size_t kTokens = 64, kCols = 576;
     const auto x = ramp(kTokens * kCols);
     std::vector<std::uint8_t> q(activation_bytes(kTokens, kCols));
-    for (auto _ : state) ops().quantize_activations(x.data(), kCols, kTokens, kCols, q.data());
+    for (auto _ : state) ops().quantize_activations(x.data(), kCols, kTokens, kCols, q.data(), nullptr);
     gigabytes(state, static_cast<double>(kTokens * kCols) * 4);
 }
 BENCHMARK(quantize_activations);

@@ -45,9 +45,13 @@ struct Packed {
 };
 
 std::vector<std::uint8_t> quantized(const Ops& ops, const std::vector<float>& x, std::size_t tokens, std::size_t cols) {
-    Guarded<std::uint8_t> out(activation_bytes(tokens, cols));
-    ops.quantize_activations(x.data(), cols, tokens, cols, out.data());
+    Guarded<std::uint8_t> out(activation_bytes(tokens, cols)), same_out(out.size());
+    ops.quantize_activations(x.data(), cols, tokens, cols, out.data(), nullptr);
     CHECK(out.intact());
+    Guarded<float> residual(tokens * cols, 1);
+    ops.quantize_activations(x.data(), cols, tokens, cols, same_out.data(), residual.data());
+    CHECK(residual.intact());
+    CHECK(std::equal(out.data(), out.data() + out.size(), same_out.data()));
     return {out.data(), out.data() + out.size()};
 }
 
@@ -97,8 +101,18 @@ bool keeps_values(DType type) {
 Guarded<float> product(const Ops& ops, const Packed& w, const std::vector<std::uint8_t>& x, std::size_t row_begin,
                        std::size_t row_end, std::size_t tokens) {
     Guarded<float> y(tokens * (w.rows + 1), 1);
-    ops.packed_gemm(w.packing, w.bytes.data(), row_begin, row_end, w.cols, x.data(), tokens, y.data(), w.rows + 1);
+    ops.packed_gemm(w.packing, w.bytes.data(), row_begin, row_end, w.cols, x.data(), tokens, false, y.data(),
+                    w.rows + 1);
     CHECK(y.intact());
+    Guarded<float> added(y.size(), 1);
+    for (std::size_t i = 0; i < added.size(); ++i) added[i] = 0.25F * static_cast<float>(i % 7);
+    ops.packed_gemm(w.packing, w.bytes.data(), row_begin, row_end, w.cols, x.data(), tokens, true, added.data(),
+                    w.rows + 1);
+    CHECK(added.intact());
+    std::size_t wrong = 0;
+    for (std::size_t i = 0; i < added.size(); ++i)
+        wrong += !same(added[i], 0.25F * static_cast<float>(i % 7) + y[i]);  // y is 0 outside the rows
+    CHECK(wrong == 0);
     return y;
 }
 
@@ -178,6 +192,30 @@ TEST_CASE("quantized activations are the scalar backend's, within half a step") 
                 CHECK(float_at(expected, at.weighted) == float_at(expected, at.scale) * static_cast<float>(wanted));
             }
         }
+}
+
+TEST_CASE("the residual is what rounding took away, the same on every backend") {
+    Random random(18);
+    for (const std::size_t cols : {1, 31, 32, 33, 100, 576}) {
+        const std::size_t tokens = 17;
+        const auto x = normal_values(tokens * cols, random);
+        const auto q = quantized(scalar(), x, tokens, cols);
+        for (const Ops* ops : runnable_backends()) {
+            INFO(ops->name, " cols ", cols);
+            std::vector<std::uint8_t> out(q.size());
+            std::vector<float> residual(x.size());
+            ops->quantize_activations(x.data(), cols, tokens, cols, out.data(), residual.data());
+            std::size_t differing = 0;
+            for (std::size_t t = 0; t < tokens; ++t)
+                for (std::size_t c = 0; c < cols; ++c) {
+                    const Where at(t, c / 32, tokens, cols);
+                    const auto code = static_cast<float>(static_cast<std::int8_t>(q[at.q + c % 32]));
+                    const float wanted = std::fma(-float_at(q, at.scale), code, x[t * cols + c]);
+                    differing += !same(residual[t * cols + c], wanted);
+                }
+            CHECK(differing == 0);
+        }
+    }
 }
 
 TEST_CASE("extreme activations") {

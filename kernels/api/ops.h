@@ -31,10 +31,10 @@ struct RopeTable {
 enum class RopePairing : std::uint8_t { half_split, interleaved };
 
 struct AttentionArgs {
-    const float* q = nullptr;        // [n_queries][head_dim], one query head, stride q_stride
+    const float* q = nullptr;        // [n_queries][n_heads][head_dim_k], strides q_stride, q_head_stride
     std::size_t q_stride = 0;        // elements from one query token to the next
-    KvView k, v;
-    float* out = nullptr;            // [n_queries][head_dim_v], stride out_stride
+    KvView k, v;                     // of the KV head that the query heads share
+    float* out = nullptr;            // [n_queries][n_heads][head_dim_v], strides out_stride, out_head_stride
     std::size_t out_stride = 0;
     std::size_t n_queries = 0;
     std::size_t kv_tokens = 0;       // tokens in k and v, the queries' own included
@@ -43,6 +43,8 @@ struct AttentionArgs {
     std::size_t head_dim_k = 0, head_dim_v = 0;
     float scale = 1;                 // usually 1 / sqrt(head_dim)
     float softcap = 0;               // 0: none; else s = softcap * tanh(s / softcap)
+    std::size_t n_heads = 1;         // query heads; together they read K and V once
+    std::size_t q_head_stride = 0, out_head_stride = 0;  // elements from one head to the next
 };
 
 struct Ops {
@@ -103,7 +105,7 @@ struct Ops {
     void (*mul)(const float* x, float* y, std::size_t n);   // y *= x. Exact.
     void (*scale)(float* x, float factor, std::size_t n);   // x *= factor. Exact.
 
-    // softmax(q k^T * scale) v, causal, online in tiles; accumulated in f32 or better. One query head. Keys out of sight
+    // softmax(q k^T * scale) v, causal, online in tiles; accumulated in f32 or better. Keys out of sight
     // never reach the result; a query that sees none gives zeros. With u = 2^-24 and e = ((2 sqrt(head_dim_k) + 8) |q| |k|max scale
     // + 4 |score|max + 8 softcap) u, the error of the scores: |error| <= (2 e + (2 sqrt(keys) + 64) u) |v|max.
     void (*attention)(const AttentionArgs& args);

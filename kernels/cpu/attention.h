@@ -8,7 +8,7 @@ namespace hetero::kernels::HETERO_ISA {
 namespace {
 
 constexpr std::size_t kTileKeys = 64;
-constexpr std::size_t kQueryBlock = 32;  // queries that share a tile converted to f32
+constexpr std::size_t kRowBlock = 32;  // queries of heads that meet a tile together
 
 struct F32Element {
     using Type = float;
@@ -77,20 +77,39 @@ HETERO_INLINE float dot(const float* q, const typename Element::Type* k, std::si
     return sum(acc);
 }
 
-// out = out * correction + sum over keys [begin, end) of p[key] * v[key], for `Runs` runs of 16 dims. Even and odd keys
-// are summed apart.
-template <class Element, int Runs>
-HETERO_INLINE void weigh_values(const float* p, Rows<Element> v, std::size_t d, std::size_t begin, std::size_t end,
-                                F32x16 correction, float* out) {
-    F32x16 acc[2][Runs];
+// A query of one head in a block, and its softmax so far: out holds the sum of exp(s - max) * v, not yet divided.
+struct Row {
+    const float* q;
+    float* out;
+    std::size_t begin, end;  // keys of the tile that it sees
+    float max;
+    F32x16 sum;  // by key mod 16
+    F32x16 correction;
+    alignas(64) float p[kTileKeys];  // scores, then weights
+};
+
+// For `N` rows that see the same keys and `Runs` runs of 16 dims: out = out * correction + sum of p[key] * v[key].
+// Even and odd keys are summed apart.
+template <class Element, int Runs, int N>
+HETERO_INLINE void weigh_values(Row* rows, Rows<Element> v, std::size_t d) {
+    F32x16 acc[2][N][Runs];
+#pragma GCC unroll 2
+    for (int i = 0; i < N; ++i)
 #pragma GCC unroll 8
-    for (int r = 0; r < Runs; ++r) acc[0][r] = acc[1][r] = zero();
+        for (int r = 0; r < Runs; ++r) acc[0][i][r] = acc[1][i][r] = zero();
+    const std::size_t begin = rows[0].begin, end = rows[0].end;
     std::size_t key = begin;
-    const auto take = [&](std::size_t i, F32x16(&sums)[Runs]) __attribute__((always_inline)) {
-        const F32x16 weight = splat(p[i]);
-        const auto* row = v.at(i) + d;
+    const auto take = [&](std::size_t k, F32x16(&sums)[N][Runs]) __attribute__((always_inline)) {
+        const auto* row = v.at(k) + d;
+        F32x16 weight[N];
+#pragma GCC unroll 2
+        for (int i = 0; i < N; ++i) weight[i] = splat(rows[i].p[k]);
 #pragma GCC unroll 8
-        for (int r = 0; r < Runs; ++r) sums[r] = fma(weight, Element::load_lanes(row + 16 * r), sums[r]);
+        for (int r = 0; r < Runs; ++r) {
+            const F32x16 value = Element::load_lanes(row + 16 * r);
+#pragma GCC unroll 2
+            for (int i = 0; i < N; ++i) sums[i][r] = fma(weight[i], value, sums[i][r]);
+        }
     };
     if (key % 2 == 1 && key < end) take(key++, acc[1]);
     for (; key + 2 <= end; key += 2) {
@@ -98,68 +117,87 @@ HETERO_INLINE void weigh_values(const float* p, Rows<Element> v, std::size_t d, 
         take(key + 1, acc[1]);
     }
     if (key < end) take(key, acc[0]);
+#pragma GCC unroll 2
+    for (int i = 0; i < N; ++i)
 #pragma GCC unroll 8
-    for (int r = 0; r < Runs; ++r)
-        store(out + d + 16 * r, fma(load(out + d + 16 * r), correction, acc[0][r] + acc[1][r]));
+        for (int r = 0; r < Runs; ++r) {
+            float* out = rows[i].out + d + 16 * r;
+            store(out, fma(load(out), rows[i].correction, acc[0][i][r] + acc[1][i][r]));
+        }
 }
 
 template <class Element>
-HETERO_INLINE void weigh_last_values(const float* p, Rows<Element> v, std::size_t d, std::size_t n, std::size_t begin,
-                                     std::size_t end, F32x16 correction, float* out) {
+HETERO_INLINE void weigh_last_values(const Row& row, Rows<Element> v, std::size_t d, std::size_t n) {
     F32x16 acc[2] = {zero(), zero()};
-    for (std::size_t key = begin; key < end; ++key)
-        acc[key % 2] = fma(splat(p[key]), load_some<Element>(v.at(key) + d, n), acc[key % 2]);
-    store(out + d, fma(load(out + d, n), correction, acc[0] + acc[1]), n);
+    for (std::size_t key = row.begin; key < row.end; ++key)
+        acc[key % 2] = fma(splat(row.p[key]), load_some<Element>(v.at(key) + d, n), acc[key % 2]);
+    store(row.out + d, fma(load(row.out + d, n), row.correction, acc[0] + acc[1]), n);
 }
 
-// The softmax of one query so far: out holds the sum of exp(s - max) * v, not yet divided.
-struct Softmax {
-    float max;
-    F32x16 sum;  // by key mod 16
-};
+template <class Element, int N>
+void add_values(Row* rows, Rows<Element> v, std::size_t dims) {
+    constexpr int kRuns = kParts == 1 ? 4 : 2 / N;
+    std::size_t d = 0;
+    for (; d + 16 * kRuns <= dims; d += 16 * kRuns) weigh_values<Element, kRuns, N>(rows, v, d);
+    for (; d + 16 <= dims; d += 16) weigh_values<Element, 1, N>(rows, v, d);
+    for (int i = 0; d < dims && i < N; ++i) weigh_last_values<Element>(rows[i], v, d, dims - d);
+}
 
-// Adds keys [begin, end) of a tile, 0 <= begin < end <= kTileKeys; k and v start at the tile's first key.
+// Scores of the keys that a row sees.
 template <class Element>
-void add_tile(const AttentionArgs& a, const float* q, Rows<Element> k, Rows<Element> v, std::size_t begin,
-              std::size_t end, Softmax& state, float* out) {
-    alignas(64) float p[kTileKeys];
-    std::size_t key = begin;
-    for (; key + 16 <= end; key += 16) dot_16<Element>(q, k.at(key), k.stride, a.head_dim_k, p + key);
-    for (; key < end; ++key) p[key] = dot<Element>(q, k.at(key), a.head_dim_k);
+void score_keys(Row& row, Rows<Element> k, std::size_t dims) {
+    std::size_t key = row.begin;
+    for (; key + 16 <= row.end; key += 16) dot_16<Element>(row.q, k.at(key), k.stride, dims, row.p + key);
+    for (; key < row.end; ++key) row.p[key] = dot<Element>(row.q, k.at(key), dims);
+}
 
+// Scores to weights.
+HETERO_INLINE void weigh_keys(Row& row, float scale, float softcap) {
     const F32x16 lowest = splat(-__builtin_inff());
-    const std::size_t first_run = begin / 16, end_run = (end + 15) / 16;
+    const std::size_t first_run = row.begin / 16, end_run = (row.end + 15) / 16;
     F32x16 scores[kTileKeys / 16];
     F32x16 top = lowest;
     for (std::size_t run = first_run; run < end_run; ++run) {
-        const std::size_t from = run * 16 < begin ? begin - run * 16 : 0;
-        const std::size_t to = end - run * 16 < 16 ? end - run * 16 : 16;
-        F32x16 s = where_between(from, to, load(p + 16 * run), lowest) * splat(a.scale);
-        if (a.softcap > 0) s = tanh(s / splat(a.softcap)) * splat(a.softcap);
+        const std::size_t from = run * 16 < row.begin ? row.begin - run * 16 : 0;
+        const std::size_t to = row.end - run * 16 < 16 ? row.end - run * 16 : 16;
+        F32x16 s = where_between(from, to, load(row.p + 16 * run), lowest) * splat(scale);
+        if (softcap > 0) s = tanh(s / splat(softcap)) * splat(softcap);
         s = where_between(from, to, s, lowest);
         scores[run] = s;
         top = max(s, top);
     }
     const float tile_max = max_lane(top);
-    const float new_max = tile_max > state.max ? tile_max : state.max;
-    F32x16 correction = splat(1.0F);
-    if (new_max != state.max) {
-        correction = exp(splat(state.max) - splat(new_max));
-        state.sum = state.sum * correction;
-        state.max = new_max;
+    const float new_max = tile_max > row.max ? tile_max : row.max;
+    row.correction = splat(1.0F);
+    if (new_max != row.max) {
+        row.correction = exp(splat(row.max) - splat(new_max));
+        row.sum = row.sum * row.correction;
+        row.max = new_max;
     }
     for (std::size_t run = first_run; run < end_run; ++run) {
         const F32x16 weights = exp(scores[run] - splat(new_max));
-        state.sum = state.sum + weights;
-        store(p + 16 * run, weights);
+        row.sum = row.sum + weights;
+        store(row.p + 16 * run, weights);
     }
+}
 
-    constexpr int kRuns = kParts == 1 ? 4 : 2;
-    std::size_t d = 0;
-    for (; d + 16 * kRuns <= a.head_dim_v; d += 16 * kRuns)
-        weigh_values<Element, kRuns>(p, v, d, begin, end, correction, out);
-    for (; d + 16 <= a.head_dim_v; d += 16) weigh_values<Element, 1>(p, v, d, begin, end, correction, out);
-    if (d < a.head_dim_v) weigh_last_values<Element>(p, v, d, a.head_dim_v - d, begin, end, correction, out);
+// A tile of keys for a block of rows. Step by step for all of them: each step's rows do not wait for one another.
+template <class Element>
+void add_tile(const AttentionArgs& a, Row* rows, std::size_t n, Rows<Element> k, Rows<Element> v) {
+    for (std::size_t i = 0; i < n; ++i)
+        if (rows[i].begin < rows[i].end) score_keys<Element>(rows[i], k, a.head_dim_k);
+    for (std::size_t i = 0; i < n; ++i)
+        if (rows[i].begin < rows[i].end) weigh_keys(rows[i], a.scale, a.softcap);
+    for (std::size_t i = 0; i < n;) {
+        const bool pair = i + 1 < n && rows[i].begin == rows[i + 1].begin && rows[i].end == rows[i + 1].end;
+        if (rows[i].begin < rows[i].end) {
+            if (pair)
+                add_values<Element, 2>(rows + i, v, a.head_dim_v);
+            else
+                add_values<Element, 1>(rows + i, v, a.head_dim_v);
+        }
+        i += pair ? 2 : 1;
+    }
 }
 
 HETERO_INLINE void scale_to(float* dst, F32x16 factor, std::size_t n) {
@@ -184,49 +222,49 @@ void attend(const AttentionArgs& a) {
     const auto* v_data = static_cast<const Type*>(a.v.data);
     constexpr bool kIsFloat = sizeof(Type) == sizeof(float);
     const bool fits = kTileKeys * (a.head_dim_k + a.head_dim_v) <= kScratchFloats;
-    float* scratch = !kIsFloat && fits && a.n_queries >= 4 ? thread_scratch() : nullptr;
+    const std::size_t n_rows = a.n_queries * a.n_heads;
+    float* scratch = !kIsFloat && fits && n_rows >= 4 ? thread_scratch() : nullptr;
 
-    for (std::size_t block = 0; block < a.n_queries; block += kQueryBlock) {
-        const std::size_t block_end = smaller(a.n_queries, block + kQueryBlock);
-        // Keys that query i sees.
+    for (std::size_t block = 0; block < n_rows; block += kRowBlock) {
+        const std::size_t n = smaller(kRowBlock, n_rows - block);
+        // Keys that row i, of query i / n_heads, sees.
+        const auto query = [&](std::size_t i) { return (block + i) / a.n_heads; };
         const auto keys_begin = [&](std::size_t i) {
-            const std::size_t seen = a.first_position + i + 1;
+            const std::size_t seen = a.first_position + query(i) + 1;
             return a.window != 0 && seen > a.window ? seen - a.window : 0;
         };
-        const auto keys_end = [&](std::size_t i) { return smaller(a.first_position + i + 1, a.kv_tokens); };
+        const auto keys_end = [&](std::size_t i) { return smaller(a.first_position + query(i) + 1, a.kv_tokens); };
 
-        Softmax states[kQueryBlock];
-        for (std::size_t i = block; i < block_end; ++i) {
-            states[i - block] = {-__builtin_inff(), zero()};
-            for (std::size_t d = 0; d < a.head_dim_v; ++d) a.out[i * a.out_stride + d] = 0;
+        Row rows[kRowBlock];
+        for (std::size_t i = 0; i < n; ++i) {
+            const std::size_t head = (block + i) % a.n_heads;
+            rows[i].q = a.q + query(i) * a.q_stride + head * a.q_head_stride;
+            rows[i].out = a.out + query(i) * a.out_stride + head * a.out_head_stride;
+            rows[i].max = -__builtin_inff();
+            rows[i].sum = zero();
+            for (std::size_t d = 0; d < a.head_dim_v; ++d) rows[i].out[d] = 0;
         }
-        const std::size_t first_key = keys_begin(block), end_key = keys_end(block_end - 1);
+        const std::size_t first_key = keys_begin(0), end_key = keys_end(n - 1);
         for (std::size_t tile = first_key / kTileKeys * kTileKeys; tile < end_key; tile += kTileKeys) {
             const Rows<Element> k{k_data + tile * a.k.token_stride, a.k.token_stride};
             const Rows<Element> v{v_data + tile * a.v.token_stride, a.v.token_stride};
-            const std::size_t keys = smaller(kTileKeys, end_key - tile);
-            Rows<F32Element> k32{scratch, a.head_dim_k}, v32{nullptr, a.head_dim_v};
+            for (std::size_t i = 0; i < n; ++i) {
+                rows[i].begin = keys_begin(i) > tile ? keys_begin(i) - tile : 0;
+                rows[i].end = keys_end(i) > tile ? smaller(kTileKeys, keys_end(i) - tile) : 0;
+            }
             if (scratch) {
+                const std::size_t keys = smaller(kTileKeys, end_key - tile);
                 float* v_scratch = scratch + kTileKeys * a.head_dim_k;
-                v32.data = v_scratch;
                 convert_rows(k, keys, a.head_dim_k, scratch);
                 convert_rows(v, keys, a.head_dim_v, v_scratch);
-            }
-            for (std::size_t i = block; i < block_end; ++i) {
-                const std::size_t begin = keys_begin(i) > tile ? keys_begin(i) - tile : 0;
-                const std::size_t end = keys_end(i) > tile ? smaller(kTileKeys, keys_end(i) - tile) : 0;
-                if (begin >= end) continue;
-                const float* q = a.q + i * a.q_stride;
-                float* out = a.out + i * a.out_stride;
-                if (scratch)
-                    add_tile<F32Element>(a, q, k32, v32, begin, end, states[i - block], out);
-                else
-                    add_tile<Element>(a, q, k, v, begin, end, states[i - block], out);
+                add_tile<F32Element>(a, rows, n, {scratch, a.head_dim_k}, {v_scratch, a.head_dim_v});
+            } else {
+                add_tile<Element>(a, rows, n, k, v);
             }
         }
-        for (std::size_t i = block; i < block_end; ++i) {
+        for (std::size_t i = 0; i < n; ++i) {
             if (keys_begin(i) >= keys_end(i)) continue;  // no key in sight: zero
-            scale_to(a.out + i * a.out_stride, splat(sum(states[i - block].sum)), a.head_dim_v);
+            scale_to(rows[i].out, splat(sum(rows[i].sum)), a.head_dim_v);
         }
     }
 }

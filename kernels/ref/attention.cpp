@@ -31,7 +31,9 @@ double score(const AttentionArgs& a, const float* q, std::size_t key) {
 
 }  // namespace
 
-void attention(const AttentionArgs& a) {
+namespace {
+
+void attend_head(const AttentionArgs& a) {
     constexpr std::size_t kDims = 256;  // of V, summed at a time
     for (std::size_t i = 0; i < a.n_queries; ++i) {
         const float* q = a.q + i * a.q_stride;
@@ -52,6 +54,18 @@ void attention(const AttentionArgs& a) {
             // No key in sight: zero.
             for (std::size_t d = 0; d < dims; ++d) out[d0 + d] = begin < end ? static_cast<float>(acc[d] / sum) : 0.0F;
         }
+    }
+}
+
+}  // namespace
+
+void attention(const AttentionArgs& a) {
+    AttentionArgs one = a;
+    one.n_heads = 1;
+    for (std::size_t head = 0; head < a.n_heads; ++head) {
+        attend_head(one);
+        one.q += a.q_head_stride;
+        one.out += a.out_head_stride;
     }
 }
 

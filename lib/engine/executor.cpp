@@ -285,12 +285,19 @@ Status Executor::op(const model::Attention& attention, const Chunk& chunk) {
     const std::size_t group = attention.n_heads / layout.n_kv_heads;
     const float* q = at(attention.q);
     float* out = at(attention.out);
+    // Query heads of one KV head read it together, unless there would be fewer tasks than threads.
+    const std::size_t tasks_wanted = static_cast<std::size_t>(pool_.size());
+    const std::size_t together = pool_.size() > 1 && blocks * layout.n_kv_heads < 2 * tasks_wanted ? 1 : group;
+    const std::size_t parts = attention.n_heads / together;
     // Late query blocks see the most keys: they are taken first.
-    pool_.parallel_for(blocks * attention.n_heads, [&](std::size_t task, int) {
-        const std::size_t head = task % attention.n_heads, block = blocks - 1 - task / attention.n_heads;
+    pool_.parallel_for(blocks * parts, [&](std::size_t task, int) {
+        const std::size_t head = task % parts * together, block = blocks - 1 - task / parts;
         const std::size_t begin = block * query_block_tokens, end = std::min(begin + query_block_tokens, n_tokens);
         const auto kv_head = static_cast<std::uint32_t>(head / group);
         kernels::AttentionArgs args;
+        args.n_heads = together;
+        args.q_head_stride = layout.query_dim();
+        args.out_head_stride = layout.output_dim();
         args.q_stride = width(attention.q);
         args.q = q + begin * args.q_stride + head * layout.query_dim();
         args.k = chunk.cache->view(attention.layer, PartId::k, kv_head);

@@ -276,3 +276,49 @@ TEST_CASE("no key in sight gives zero") {
         CHECK(out == std::vector<float>(64, 0));
     }
 }
+
+TEST_CASE("heads that share K and V have the bits of each alone") {
+    Random random(31);
+    constexpr std::size_t heads = 3, dims = 72, dims_v = 40, keys = 210;
+    for (const DType dtype : {DType::f32, DType::f16, DType::bf16})
+        for (const std::size_t queries : {1, 2, 11})
+            for (const std::size_t window : {0, 90}) {
+                std::vector<float> q(queries * heads * dims);
+                fill_normal(q, random);
+                Problem shared({dtype, queries, keys, dims, dims_v, window, 0, 1}, random);
+                AttentionArgs args{.q = q.data(),
+                                   .q_stride = heads * dims,
+                                   .k = {dtype, shared.k_bytes.data(), shared.k_stride},
+                                   .v = {dtype, shared.v_bytes.data(), shared.v_stride},
+                                   .out = nullptr,
+                                   .out_stride = heads * dims_v,
+                                   .n_queries = queries,
+                                   .kv_tokens = keys,
+                                   .first_position = keys - queries,
+                                   .window = window,
+                                   .head_dim_k = dims,
+                                   .head_dim_v = dims_v,
+                                   .scale = shared.scale,
+                                   .softcap = 0};
+                for (const Ops* ops : runnable_backends()) {
+                    INFO(dtype_info(dtype).name, " ", queries, " queries on ", ops->name);
+                    Guarded<float> apart(queries * heads * dims_v, 1), together(queries * heads * dims_v, 1);
+                    for (std::size_t head = 0; head < heads; ++head) {
+                        AttentionArgs one = args;
+                        one.q += head * dims;
+                        one.out = apart.data() + head * dims_v;
+                        ops->attention(one);
+                    }
+                    AttentionArgs all = args;
+                    all.out = together.data();
+                    all.n_heads = heads;
+                    all.q_head_stride = dims;
+                    all.out_head_stride = dims_v;
+                    ops->attention(all);
+                    CHECK(together.intact());
+                    CHECK(count_differing(apart, together) == 0);
+                    CHECK(std::any_of(together.data(), together.data() + together.size(),
+                                      [](float x) { return x != 0; }));
+                }
+            }
+}

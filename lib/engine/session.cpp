@@ -43,17 +43,6 @@ kv::LayerShape layer_shape(const model::KvLayout& layout) {
     return layout.window == 0 ? kv::LayerShape{} : kv::LayerShape{kv::LayerKind::swa, layout.window};
 }
 
-std::string to_text(const kv::LayerShape& shape) {
-    switch (shape.kind) {
-        case kv::LayerKind::swa:
-            return fmt::format("the last {} tokens", shape.window);
-        case kv::LayerKind::mla:
-            return "latents";
-        default:
-            return "K and V of all tokens";
-    }
-}
-
 }  // namespace
 
 std::vector<kv::LayerShape> layer_shapes(const model::Model& model) {
@@ -250,8 +239,8 @@ Status Session::Impl::check_kind(const kv::Header& header, std::uint32_t layer) 
     const kv::LayerShape stored = header.layer_shape(layer), here = layer_shape(model->program.kv[layer]);
     const bool whole = here.kind == kv::LayerKind::swa && stored == kv::LayerShape{};
     if (stored == here || whole) return {};
-    return fail(Errc::bad_input, "layer {}: the state keeps {}, the model needs {}", layer, to_text(stored),
-                to_text(here));
+    return fail(Errc::bad_input, "layer {}: the state is {}, the model needs {}", layer, kv::to_text(stored),
+                kv::to_text(here));
 }
 
 Status Session::Impl::import_part(const kv::Header& header, std::uint32_t layer, const kv::Part& part, PartId id,

@@ -24,10 +24,10 @@ bool names_a_place(const std::string& message) {
     return false;
 }
 
-void check_every_byte(const kv::State& state) {
+void check_every_byte(const kv::State& state, std::initializer_list<bool> modes) {
     const auto image = image_of(state);
     std::size_t found = 0, without_effect = 0;
-    for (const bool whole : {true, false}) {
+    for (const bool whole : modes) {
         for (std::size_t i = 0; i < image.size(); ++i) {
             const int mask = whole ? 0xFF : 1 << (i % 8);
             auto damaged = image;
@@ -53,10 +53,10 @@ void check_every_byte(const kv::State& state) {
 }  // namespace
 
 TEST_CASE("every flipped byte is found and named, or changes nothing that is read") {
-    check_every_byte(small_state(1));
+    check_every_byte(small_state(1), {true, false});
 }
 
-TEST_CASE("every flipped byte of a shard with a window and a latent, likewise") { check_every_byte(small_kinds()); }
+TEST_CASE("every flipped byte of a shard with a window and a latent, likewise") { check_every_byte(small_kinds(), {true}); }
 
 TEST_CASE("a flipped byte of a tensor is named by sequence, layer, array and chunk") {
     const kv::State state = small_state();

@@ -27,15 +27,15 @@ std::vector<Block> metadata_blocks(std::span<const std::byte> image) {
     return blocks;
 }
 
-void check_metadata(const kv::State& state) {
+void check_metadata(const kv::State& state, std::size_t step) {
     const auto image = image_of(state);
     const auto blocks = metadata_blocks(image);
     REQUIRE(blocks.size() > 10);
     std::size_t refused = 0, without_effect = 0;
     for (const Block& block : blocks) {
-        for (std::size_t i = 0; i < block.bytes; ++i) {
+        for (std::size_t i = 0; i < block.bytes; i += step) {
             // Sizes and addresses that become huge, and ones that change a little.
-            for (const int mask : {0xFF, 1 << (i % 8)}) {
+            for (const int mask : {0xFF, 1 << (i / step % 8)}) {
                 auto changed = image;
                 changed[block.begin + i] ^= static_cast<std::byte>(mask);
                 const std::uint32_t checksum =
@@ -66,7 +66,7 @@ TEST_CASE("metadata that lie under right checksums: refused, or read as what the
     plan.lengths = {3};
     plan.vocab_size = 20;
     plan.k = int8_scheme(quant::Axis::channel, 2, false);
-    check_metadata(make_state(plan));
+    check_metadata(make_state(plan), 1);
 }
 
-TEST_CASE("those of a shard with a window and a latent, likewise") { check_metadata(small_kinds()); }
+TEST_CASE("those of a shard with a window and a latent, likewise") { check_metadata(small_kinds(), 3); }

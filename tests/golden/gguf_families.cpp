@@ -1,22 +1,24 @@
 // Families whose GGUF is laid out otherwise than the Hugging Face folder, read from both. The GGUF is written here from
 // the folder by the conventions of llama.cpp's converter: its names, 1 added to Gemma's norm weights, GPT-NeoX's Q, K
-// and V of all heads put together. Both must describe the same model and give the reference's logits.
+// and V of all heads put together, experts stacked, what expands DeepSeek's latents whole or split into K (transposed)
+// and V. Both must describe the same model and give the reference's logits.
 #include <algorithm>
 #include <cmath>
 #include <map>
 
-#include "golden/runs.h"
+#include "golden/tiny.h"
 #include "io/tensor_source.h"
 #include "support/golden.h"
 #include "support/temp_dir.h"
 #include "unit/io/gguf_bytes.h"
+#include "unit/model/support.h"
 
 namespace {
 
 using namespace hetero;
 using namespace hetero::test;
 
-constexpr double logit_tolerance = 1e-3;  // as for the folders
+enum class Latents { none, whole, split };
 
 struct Family {
     std::string folder, arch;
@@ -24,6 +26,7 @@ struct Family {
     std::map<std::string, std::uint32_t> counts;
     std::map<std::string, float> numbers;
     bool norms_plus_one = false, splits_heads = false;
+    Latents latents = Latents::none;
 };
 
 // What the families with Llama-like names share.
@@ -49,6 +52,28 @@ const std::map<std::string, std::string> gemma_names = {
     {"L.post_feedforward_layernorm.weight", "L.post_ffw_norm.weight"},
     {"L.self_attn.q_norm.weight", "L.attn_q_norm.weight"},
     {"L.self_attn.k_norm.weight", "L.attn_k_norm.weight"}};
+
+const std::map<std::string, std::string> expert_names = {
+    {"L.mlp.gate.weight", "L.ffn_gate_inp.weight"},
+    {"L.mlp.gate.e_score_correction_bias", "L.exp_probs_b.bias"},
+    {"L.mlp.experts.*.gate_proj.weight", "L.ffn_gate_exps.weight"},  // stacked
+    {"L.mlp.experts.*.up_proj.weight", "L.ffn_up_exps.weight"},
+    {"L.mlp.experts.*.down_proj.weight", "L.ffn_down_exps.weight"},
+    {"L.mlp.shared_experts.gate_proj.weight", "L.ffn_gate_shexp.weight"},
+    {"L.mlp.shared_experts.up_proj.weight", "L.ffn_up_shexp.weight"},
+    {"L.mlp.shared_experts.down_proj.weight", "L.ffn_down_shexp.weight"}};
+
+std::map<std::string, std::string> with_latents(std::map<std::string, std::string> names) {
+    names.insert({{"L.self_attn.q_a_proj.weight", "L.attn_q_a.weight"},
+                  {"L.self_attn.q_a_layernorm.weight", "L.attn_q_a_norm.weight"},
+                  {"L.self_attn.q_b_proj.weight", "L.attn_q_b.weight"},
+                  {"L.self_attn.kv_a_proj_with_mqa.weight", "L.attn_kv_a_mqa.weight"},
+                  {"L.self_attn.kv_a_layernorm.weight", "L.attn_kv_a_norm.weight"},
+                  {"L.self_attn.kv_b_proj.weight", "L.attn_kv_b.weight"}});
+    return names;
+}
+
+const std::map<std::string, std::string> deepseek_names = with_usual(with_latents(expert_names));
 
 const Family families[] = {
     {"gemma2",
@@ -100,6 +125,63 @@ const Family families[] = {
      {{"attention.layer_norm_epsilon", 1e-5F}},
      false,
      true},
+    {"qwen3_moe",
+     "qwen3moe",
+     with_usual([] {
+         auto names = expert_names;
+         names.insert({{"L.self_attn.q_norm.weight", "L.attn_q_norm.weight"},
+                       {"L.self_attn.k_norm.weight", "L.attn_k_norm.weight"}});
+         return names;
+     }()),
+     {{"expert_count", 8}, {"expert_used_count", 2}, {"expert_feed_forward_length", 32}, {"attention.key_length", 16}},
+     {{"attention.layer_norm_rms_epsilon", 1e-6F}, {"rope.freq_base", 1e6F}}},
+    {"deepseek_v2",
+     "deepseek2",
+     deepseek_names,
+     {{"expert_count", 8},
+      {"expert_used_count", 3},
+      {"expert_feed_forward_length", 32},
+      {"expert_shared_count", 1},
+      {"expert_group_count", 4},
+      {"expert_group_used_count", 2},
+      {"leading_dense_block_count", 1},
+      {"attention.head_count_kv", 4},
+      {"attention.kv_lora_rank", 32},
+      {"attention.key_length", 24},
+      {"attention.value_length", 16},
+      {"rope.dimension_count", 8}},
+     {{"attention.layer_norm_rms_epsilon", 1e-6F}, {"expert_weights_scale", 1.5F}},
+     false,
+     false,
+     Latents::whole},
+    {"deepseek_v3",
+     "deepseek2",
+     deepseek_names,
+     {{"expert_count", 8},
+      {"expert_used_count", 2},
+      {"expert_feed_forward_length", 32},
+      {"expert_shared_count", 1},
+      {"expert_group_count", 4},
+      {"expert_group_used_count", 2},
+      {"expert_gating_func", 2},
+      {"expert_weights_norm", 1},
+      {"leading_dense_block_count", 1},
+      {"attention.head_count_kv", 1},
+      {"attention.q_lora_rank", 24},
+      {"attention.kv_lora_rank", 32},
+      {"attention.key_length", 40},
+      {"attention.value_length", 32},
+      {"attention.key_length_mla", 24},
+      {"attention.value_length_mla", 16},
+      {"rope.dimension_count", 8},
+      {"rope.scaling.original_context_length", 128}},
+     {{"attention.layer_norm_rms_epsilon", 1e-6F},
+      {"expert_weights_scale", 2.5F},
+      {"rope.scaling.factor", 4},
+      {"rope.scaling.yarn_log_multiplier", 0.0707F}},
+     false,
+     false,
+     Latents::split},
 };
 
 std::string gguf_name(const Family& family, std::string name) {
@@ -110,6 +192,8 @@ std::string gguf_name(const Family& family, std::string name) {
         layer = fmt::format("blk.{}", name.substr(prefix.size(), dot - prefix.size()));
         name = fmt::format("L{}", name.substr(dot));
     }
+    constexpr std::string_view experts = "L.mlp.experts.";
+    if (name.starts_with(experts)) name = fmt::format("{}*{}", experts, name.substr(name.find('.', experts.size())));
     const auto found = family.names.find(name);
     REQUIRE_MESSAGE(found != family.names.end(), name);
     return layer + found->second.substr(layer.empty() ? 0 : 1);
@@ -133,27 +217,73 @@ std::vector<float> without_interleaving(const std::vector<float>& values, std::s
     return out;
 }
 
-std::string gguf_of(const Family& family, const model::Model& model) {
-    const model::Config& config = model.config;
-    GgufBytes out;
-    const auto count = [&](const std::string& name, std::uint32_t value) {
-        out.key(family.arch + "." + name, GgufBytes::u32, raw(value));
-    };
+// Rows [first, first + rows) of each head's `period` rows of `row` elements; transposed: [head][row][rows].
+std::vector<float> rows_of_heads(const std::vector<float>& values, std::size_t row, std::size_t period,
+                                 std::size_t first, std::size_t rows, bool transposed) {
+    std::vector<float> out;
+    for (std::size_t head = 0; head < values.size(); head += period * row) {
+        for (std::size_t i = 0; i < rows * row; ++i) {
+            const std::size_t r = transposed ? i % rows : i / row, c = transposed ? i / rows : i % row;
+            out.push_back(values[head + (first + r) * row + c]);
+        }
+    }
+    return out;
+}
+
+using Shape = std::vector<std::uint64_t>;  // outermost first
+
+void append_tensor(GgufBytes& out, const std::string& name, const Shape& shape, const std::vector<float>& values) {
+    out.data.resize((out.data.size() + out.alignment - 1) / out.alignment * out.alignment, '\0');
+    switch (shape.size()) {
+        case 1:
+            out.tensor(name, {shape[0]}, 0, out.data.size());
+            break;
+        case 2:
+            out.tensor(name, {shape[1], shape[0]}, 0, out.data.size());
+            break;
+        default:
+            out.tensor(name, {shape[2], shape[1], shape[0]}, 0, out.data.size());
+            break;
+    }
+    out.data.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
+}
+
+void append_keys(GgufBytes& out, const Family& family, const model::Config& config) {
+    std::map<std::string, std::uint32_t> counts = {
+        {"block_count", config.n_layers},         {"embedding_length", config.hidden},
+        {"feed_forward_length", config.ffn},      {"context_length", config.context_length},
+        {"attention.head_count", config.n_heads}, {"attention.head_count_kv", config.n_kv_heads}};
+    for (const auto& [name, value] : family.counts) counts[name] = value;
     out.key("general.architecture", GgufBytes::string, GgufBytes::text(family.arch));
-    count("block_count", config.n_layers);
-    count("embedding_length", config.hidden);
-    count("feed_forward_length", config.ffn);
-    count("context_length", config.context_length);
-    count("attention.head_count", config.n_heads);
-    count("attention.head_count_kv", config.n_kv_heads);
-    for (const auto& [name, value] : family.counts) count(name, value);
+    for (const auto& [name, value] : counts) {
+        if (name == "expert_weights_norm") {
+            out.key(family.arch + "." + name, GgufBytes::boolean, raw(static_cast<std::uint8_t>(value)));
+        } else {
+            out.key(family.arch + "." + name, GgufBytes::u32, raw(value));
+        }
+    }
     for (const auto& [name, value] : family.numbers) {
         out.key(family.arch + "." + name, GgufBytes::f32, raw(value));
     }
     if (family.numbers.contains("rope.scaling.factor")) {
-        out.key(family.arch + ".rope.scaling.type", GgufBytes::string, GgufBytes::text("linear"));
+        const bool yarn = family.numbers.contains("rope.scaling.yarn_log_multiplier");
+        out.key(family.arch + ".rope.scaling.type", GgufBytes::string, GgufBytes::text(yarn ? "yarn" : "linear"));
     }
-    for (const std::string& name : model.weights->names()) {
+}
+
+// Tensors of one name and their values; those of experts are joined.
+struct Joined {
+    Shape shape;
+    std::vector<float> values;
+};
+
+std::string gguf_of(const Family& family, const model::Model& model) {
+    const model::Config& config = model.config;
+    GgufBytes out;
+    append_keys(out, family, config);
+    std::map<std::string, Joined> tensors;
+    std::vector<std::string> names = model.weights->names();  // of up to 10 experts: in their order
+    for (const std::string& name : names) {
         const io::TensorView& view = *model.weights->find(name);
         std::vector<float> values = values_of(view);
         const std::string target = gguf_name(family, name);
@@ -164,14 +294,28 @@ std::string gguf_of(const Family& family, const model::Model& model) {
             values = without_interleaving(values, config.n_heads, config.head_dim,
                                           view.shape.size() == 2 ? view.shape[1] : 1);
         }
-        out.data.resize((out.data.size() + out.alignment - 1) / out.alignment * out.alignment, '\0');
-        if (view.shape.size() == 2) {
-            out.tensor(target, {view.shape[1], view.shape[0]}, 0, out.data.size());
-        } else {
-            out.tensor(target, {view.shape[0]}, 0, out.data.size());
+        if (family.latents == Latents::split && target.ends_with("attn_kv_b.weight")) {
+            const model::LatentConfig& latent = *config.latent;
+            const std::size_t period = latent.plain_dim + latent.v_dim;
+            const std::string layer = target.substr(0, target.find("attn_kv_b"));
+            tensors[layer + "attn_k_b.weight"] = {
+                {config.n_heads, latent.kv_rank, latent.plain_dim},
+                rows_of_heads(values, latent.kv_rank, period, 0, latent.plain_dim, true)};
+            tensors[layer + "attn_v_b.weight"] = {
+                {config.n_heads, latent.v_dim, latent.kv_rank},
+                rows_of_heads(values, latent.kv_rank, period, latent.plain_dim, latent.v_dim, false)};
+            continue;
         }
-        out.data.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
+        Joined& joined = tensors[target];
+        if (target.find("_exps.") != std::string::npos) {
+            if (joined.shape.empty()) joined.shape = {0, view.shape[0], view.shape[1]};
+            ++joined.shape[0];
+        } else {
+            joined.shape = view.shape;
+        }
+        joined.values.insert(joined.values.end(), values.begin(), values.end());
     }
+    for (const auto& [name, tensor] : tensors) append_tensor(out, name, tensor.shape, tensor.values);
     return out.bytes();
 }
 
@@ -181,22 +325,22 @@ TEST_CASE("a GGUF gives the logits of the folder it was made of, and is the same
     for (const Family& family : families) {
         CAPTURE(family.folder);
         const std::string relative = "golden/tiny/" + family.folder + "/bf16";
-        const auto folder = must(model::Model::load(testdata(relative)));
-        const TempDir dir;
+        // GGUF has no mscale apart from mscale_all_dim.
+        const bool same_scales = family.numbers.contains("rope.scaling.yarn_log_multiplier");
+        const TempDir dir, edited;
+        copy_folder(edited, relative, [&](nlohmann::json& config) {
+            if (same_scales) config["rope_scaling"]["mscale"] = config["rope_scaling"]["mscale_all_dim"];
+        });
+        const auto folder = must(model::Model::load(edited.path()));
         const auto gguf = must(model::Model::load(dir.write("model.gguf", gguf_of(family, *folder))));
         CHECK(gguf->config.arch == folder->config.arch);
         CHECK(gguf->arch_digest == folder->arch_digest);
         const Golden golden(relative + "/golden.safetensors");
         const auto prompt = golden.get<std::int32_t>("p129.input_ids");
-        const auto expected = golden.get<float>("p129.logits");
-        const auto session = make_session(gguf, DType::f32, prompt.size());
-        const auto got = prefill_all(*session, prompt);
-        REQUIRE(got.size() == expected.size());
-        double worst = 0;
-        for (std::size_t i = 0; i < got.size(); ++i) {
-            const double difference = std::fabs(static_cast<double>(got[i]) - expected[i]);
-            if (!(difference <= worst)) worst = difference;
-        }
+        const auto got = prefill_all(*make_session(gguf, DType::f32, prompt.size()), prompt);
+        const double worst =
+            same_scales ? max_difference(got, prefill_all(*make_session(folder, DType::f32, prompt.size()), prompt))
+                        : logit_error(golden, 129, got);
         CHECK(worst <= logit_tolerance);
         MESSAGE(family.folder, " as GGUF: max |d logit| ", worst);
     }

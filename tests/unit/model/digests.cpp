@@ -19,7 +19,7 @@ TEST_CASE("one model has one arch digest in every container and precision") {
     const auto f32 = must_load(testdata("golden/tiny/llama/f32")), bf16 = must_load(testdata("golden/tiny/llama/bf16"));
     const auto gguf = must_load(testdata("golden/tiny/gguf/llama-f32.gguf"));
     const auto q8 = must_load(testdata("golden/tiny/gguf/llama-q8_0.gguf"));
-    const auto other = must_load(testdata("golden/tiny/llama3_rope/f32"));
+    const auto other = must_load(testdata("golden/tiny/llama3_rope/bf16"));
     CHECK(f32->arch_digest == bf16->arch_digest);
     CHECK(f32->arch_digest == gguf->arch_digest);
     CHECK(f32->arch_digest == q8->arch_digest);
@@ -29,7 +29,7 @@ TEST_CASE("one model has one arch digest in every container and precision") {
 }
 
 TEST_CASE("every value that changes the arithmetic changes the arch digest, and nothing else does") {
-    const model::Config base = must_load(testdata("golden/tiny/llama3_rope/f32"))->config;
+    const model::Config base = must_load(testdata("golden/tiny/llama3_rope/bf16"))->config;
     const auto changed = [&base](const std::function<void(model::Config&)>& change) {
         model::Config config = base;
         change(config);

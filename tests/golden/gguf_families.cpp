@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 
 #include "golden/tiny.h"
 #include "io/tensor_source.h"
@@ -266,7 +267,7 @@ void append_keys(GgufBytes& out, const Family& family, const model::Config& conf
         out.key(family.arch + "." + name, GgufBytes::f32, raw(value));
     }
     if (family.numbers.contains("rope.scaling.factor")) {
-        const bool yarn = family.numbers.contains("rope.scaling.yarn_log_multiplier");
+        const bool yarn = family.counts.contains("rope.scaling.original_context_length");
         out.key(family.arch + ".rope.scaling.type", GgufBytes::string, GgufBytes::text(yarn ? "yarn" : "linear"));
     }
 }
@@ -319,6 +320,13 @@ std::string gguf_of(const Family& family, const model::Model& model) {
     return out.bytes();
 }
 
+const Family& family_of(const std::string& folder) {
+    const auto* found =
+        std::find_if(std::begin(families), std::end(families), [&](const Family& one) { return one.folder == folder; });
+    REQUIRE(found != std::end(families));
+    return *found;
+}
+
 }  // namespace
 
 TEST_CASE("a GGUF gives the logits of the folder it was made of, and is the same architecture") {
@@ -343,5 +351,67 @@ TEST_CASE("a GGUF gives the logits of the folder it was made of, and is the same
                         : logit_error(golden, 129, got);
         CHECK(worst <= logit_tolerance);
         MESSAGE(family.folder, " as GGUF: max |d logit| ", worst);
+    }
+}
+
+TEST_CASE("YaRN of a GGUF is that of the folder") {
+    Family family = family_of("qwen3_moe");
+    family.counts["rope.scaling.original_context_length"] = 128;
+    family.numbers["rope.scaling.factor"] = 4;
+    const TempDir dir, edited;
+    copy_folder(edited, "golden/tiny/qwen3_moe/bf16", [](nlohmann::json& config) {
+        config["rope_scaling"] = {{"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 128}};
+    });
+    const auto folder = must(model::Model::load(edited.path()));
+    const auto gguf = must(model::Model::load(dir.write("model.gguf", gguf_of(family, *folder))));
+    CHECK(gguf->config.rope.attention_factor == folder->config.rope.attention_factor);
+    CHECK(gguf->arch_digest == folder->arch_digest);
+    const auto prompt = Golden("golden/tiny/qwen3_moe/bf16/golden.safetensors").get<std::int32_t>("p129.input_ids");
+    CHECK(max_difference(prefill_all(*make_session(gguf, DType::f32, prompt.size()), prompt),
+                         prefill_all(*make_session(folder, DType::f32, prompt.size()), prompt)) <= logit_tolerance);
+}
+
+TEST_CASE("keys of a DeepSeek's GGUF that are missing, contradict or are not implemented are refused by name") {
+    struct Change {
+        std::string folder, key;
+        std::optional<std::uint32_t> value;  // nullopt: the key is removed
+        std::string message;
+    };
+    const Change changes[] = {
+        {"deepseek_v2", "expert_group_count", std::nullopt, "expert_group_count and deepseek2.expert_group_used_count"},
+        {"deepseek_v2", "expert_group_used_count", 5, "5 of 4 groups"},
+        {"deepseek_v2", "expert_gating_func", 3, "expert_gating_func is 3"},
+        {"deepseek_v2", "expert_gating_func", 2, "exp_probs_b.bias"},  // a version 3 without its bias
+        {"deepseek_v2", "expert_weights_norm", 1, "expert_weights_norm is true"},
+        {"deepseek_v2", "expert_count", 16, "blk.1.ffn_gate_inp.weight"},
+        {"deepseek_v2", "expert_shared_count", 0, "no place"},
+        {"deepseek_v2", "expert_used_count", std::nullopt, "expert_used_count is missing"},
+        {"deepseek_v2", "leading_dense_block_count", 0, "blk.0.ffn_gate_inp.weight"},
+        {"deepseek_v2", "attention.head_count_kv", 2, "head_count_kv is 2; 1 and 4"},
+        {"deepseek_v2", "attention.key_length", 8, "keys of 8 with 8 dimensions of RoPE"},
+        {"deepseek_v2", "attention.kv_lora_rank", std::nullopt, "kv_lora_rank is missing"},
+        {"deepseek_v2", "attention.q_lora_rank", 24, "blk.0.attn_q_a.weight"},
+        {"deepseek_v2", "nextn_predict_layers", 1, "nextn_predict_layers is 1"},
+        {"deepseek_v2", "attention.indexer.top_k", 2048, "indexer.top_k"},
+        {"deepseek_v3", "attention.key_length", 24, "key_length is 24; only 40"},
+        {"deepseek_v3", "attention.key_length_mla", std::nullopt, "one of key_length_mla and value_length_mla"},
+        {"deepseek_v3", "attention.value_length_mla", 8, "blk.0.attn_v_b.weight"},
+        {"deepseek_v3", "expert_gating_func", std::nullopt, "expert_weights_norm"},  // read as version 2
+        {"deepseek_v3", "rope.scaling.yarn_log_multiplier", std::nullopt, "yarn_log_multiplier"},
+        {"deepseek_v3", "rope.scaling.original_context_length", 0, "original_context_length"},
+        {"deepseek_v3", "rope.scaling.yarn_beta_fast", 0, "yarn_beta_fast"},
+    };
+    for (const Change& change : changes) {
+        CAPTURE(change.folder);
+        CAPTURE(change.key);
+        Family family = family_of(change.folder);
+        family.numbers.erase(change.key);
+        family.counts.erase(change.key);
+        if (change.value) family.counts[change.key] = *change.value;
+        const auto folder = load("golden/tiny/" + change.folder + "/bf16");
+        const TempDir dir;
+        const std::string message = load_error(dir.write("model.gguf", gguf_of(family, *folder)));
+        CAPTURE(message);
+        CHECK(message.find(change.message) != std::string::npos);
     }
 }

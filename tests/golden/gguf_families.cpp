@@ -19,7 +19,8 @@ namespace {
 using namespace hetero;
 using namespace hetero::test;
 
-enum class Latents { none, whole, split };
+// How what expands latents is stored: kv_b whole, as Q8_0, or as f32 of the values that Q8_0 has; or k_b and v_b.
+enum class Latents { none, whole, whole_q8_0, whole_rounded, split };
 
 struct Family {
     std::string folder, arch;
@@ -194,10 +195,19 @@ std::string gguf_name(const Family& family, std::string name) {
         name = fmt::format("L{}", name.substr(dot));
     }
     constexpr std::string_view experts = "L.mlp.experts.";
-    if (name.starts_with(experts)) name = fmt::format("{}*{}", experts, name.substr(name.find('.', experts.size())));
+    std::string expert;
+    if (name.starts_with(experts)) {
+        const std::size_t dot = name.find('.', experts.size());
+        expert = name.substr(experts.size(), dot - experts.size());
+        name = fmt::format("{}*{}", experts, name.substr(dot));
+    }
     const auto found = family.names.find(name);
     REQUIRE_MESSAGE(found != family.names.end(), name);
-    return layer + found->second.substr(layer.empty() ? 0 : 1);
+    std::string target = layer + found->second.substr(layer.empty() ? 0 : 1);
+    if (const std::size_t star = target.find('*'); star != std::string::npos) {
+        target = fmt::format("{}{}{}", target.substr(0, star), expert, target.substr(star + 1));
+    }
+    return target;
 }
 
 std::vector<float> values_of(const io::TensorView& view) {
@@ -233,8 +243,39 @@ std::vector<float> rows_of_heads(const std::vector<float>& values, std::size_t r
 
 using Shape = std::vector<std::uint64_t>;  // outermost first
 
-void append_tensor(GgufBytes& out, const std::string& name, const Shape& shape, const std::vector<float>& values) {
+// Blocks of 32 values: a scale in f16 and codes of 8 bits.
+std::string q8_0(const std::vector<float>& values) {
+    std::string bytes;
+    for (std::size_t at = 0; at < values.size(); at += 32) {
+        float largest = 0;
+        for (std::size_t i = 0; i < 32; ++i) largest = std::max(largest, std::fabs(values[at + i]));
+        const float scale = largest / 127;
+        std::uint16_t half = 0;
+        kernels::ops().f32_to_f16(&scale, &half, 1);
+        bytes += raw(half);
+        for (std::size_t i = 0; i < 32; ++i) {
+            bytes += static_cast<char>(std::clamp(std::lround(values[at + i] / scale), -127L, 127L));
+        }
+    }
+    return bytes;
+}
+
+void append_tensor(GgufBytes& out, const std::string& name, const Shape& shape, const std::vector<float>& values,
+                   Latents latents) {
+    constexpr std::uint32_t type_q8_0 = 8;
+    const bool latent = name.ends_with("attn_kv_b.weight");
     out.data.resize((out.data.size() + out.alignment - 1) / out.alignment * out.alignment, '\0');
+    if (latent && latents == Latents::whole_q8_0) {
+        out.tensor(name, {shape[1], shape[0]}, type_q8_0, out.data.size());
+        out.data += q8_0(values);
+        return;
+    }
+    if (latent && latents == Latents::whole_rounded) {
+        const std::string blocks = q8_0(values);
+        std::vector<float> rounded(values.size());
+        kernels::ops().dequantize(DType::q8_0, blocks.data(), rounded.data(), rounded.size());
+        return append_tensor(out, name, shape, rounded, Latents::whole);
+    }
     switch (shape.size()) {
         case 1:
             out.tensor(name, {shape[0]}, 0, out.data.size());
@@ -316,7 +357,7 @@ std::string gguf_of(const Family& family, const model::Model& model) {
         }
         joined.values.insert(joined.values.end(), values.begin(), values.end());
     }
-    for (const auto& [name, tensor] : tensors) append_tensor(out, name, tensor.shape, tensor.values);
+    for (const auto& [name, tensor] : tensors) append_tensor(out, name, tensor.shape, tensor.values, family.latents);
     return out.bytes();
 }
 
@@ -369,6 +410,34 @@ TEST_CASE("YaRN of a GGUF is that of the folder") {
     const auto prompt = Golden("golden/tiny/qwen3_moe/bf16/golden.safetensors").get<std::int32_t>("p129.input_ids");
     CHECK(max_difference(prefill_all(*make_session(gguf, DType::f32, prompt.size()), prompt),
                          prefill_all(*make_session(folder, DType::f32, prompt.size()), prompt)) <= logit_tolerance);
+}
+
+TEST_CASE("experts of files from before they were stacked") {
+    Family family = family_of("qwen3_moe");
+    for (const std::string part : {"gate", "up", "down"}) {
+        family.names[fmt::format("L.mlp.experts.*.{}_proj.weight", part)] = fmt::format("L.ffn_{}.*.weight", part);
+    }
+    const auto folder = load("golden/tiny/qwen3_moe/bf16");
+    const TempDir dir;
+    const auto gguf = must(model::Model::load(dir.write("model.gguf", gguf_of(family, *folder))));
+    CHECK(gguf->weights->find("blk.2.ffn_up.7.weight") != nullptr);
+    CHECK(prompt_error(gguf, Golden("golden/tiny/qwen3_moe/bf16/golden.safetensors"), 129) <= logit_tolerance);
+}
+
+TEST_CASE("what expands latents may be quantized") {
+    Family family = family_of("deepseek_v2");
+    const auto folder = load("golden/tiny/deepseek_v2/bf16");
+    const TempDir dir;
+    const auto logits = [&](Latents latents) {
+        family.latents = latents;
+        const auto model = must(model::Model::load(dir.write("model.gguf", gguf_of(family, *folder))));
+        const auto prompt =
+            Golden("golden/tiny/deepseek_v2/bf16/golden.safetensors").get<std::int32_t>("p129.input_ids");
+        return prefill_all(*make_session(model, DType::f32, prompt.size()), prompt);
+    };
+    const auto quantized = logits(Latents::whole_q8_0), rounded = logits(Latents::whole_rounded);
+    CHECK(max_difference(quantized, rounded) <= logit_tolerance);
+    CHECK(max_difference(quantized, logits(Latents::whole)) > logit_tolerance);
 }
 
 TEST_CASE("keys of a DeepSeek's GGUF that are missing, contradict or are not implemented are refused by name") {

@@ -86,7 +86,7 @@ private:
     // y[token][head] = W[head] x[token][head]; `x_head` and `y_head` elements from one head to the next.
     void multiply_heads(const model::Matrix& weight, std::size_t n_heads, const float* x, std::size_t x_stride,
                         std::size_t x_head, float* y, std::size_t y_stride, std::size_t y_head, std::size_t n_tokens);
-    // One product of every active expert's slots, rows divided among the threads: y = f(W x) as `rows_of_expert` says.
+    // Divides the rows of a matrix of every expert that has slots among the threads: body(expert, begin, end).
     void for_expert_rows(std::size_t rows,
                          const std::function<void(std::uint32_t expert, std::size_t begin, std::size_t end)>& body);
     [[nodiscard]] std::size_t rows_per_task(std::size_t rows) const;

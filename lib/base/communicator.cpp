@@ -74,9 +74,9 @@ Status Communicator::agree(const Status& mine) {
         std::uint32_t code = 0, length = 0;
         std::memcpy(&code, at, sizeof code);
         if (code == 0) continue;
+        set_failure(other == rank() ? Failure::here : Failure::elsewhere);
         if (other == rank()) return mine;
         std::memcpy(&length, at + sizeof code, sizeof length);
-        set_failed_elsewhere();
         return tl::unexpected(
             Error{static_cast<Errc>(code), std::string(reinterpret_cast<const char*>(at + sizeof code + sizeof length),
                                                        std::min<std::size_t>(length, max_text_bytes))});

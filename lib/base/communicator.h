@@ -32,8 +32,10 @@ public:
 
     // Succeeds where all ranks give success; otherwise each gets the error of the first rank that has one.
     Status agree(const Status& mine);
-    // The group has come to an end by an error of another rank, which is the one to show it.
-    [[nodiscard]] bool failed_elsewhere() const noexcept { return failed_elsewhere_; }
+    // How the group has come to an end, where that is known: by an error of this rank, which is the one to show it to
+    // the user, or of another.
+    enum class Failure { none, here, elsewhere };
+    [[nodiscard]] Failure failure() const noexcept { return failure_; }
 
     struct Counters {
         std::uint64_t calls = 0, bytes = 0;  // that came from other ranks
@@ -47,13 +49,13 @@ protected:
     virtual Result<std::span<const std::byte>> collect(std::span<const std::byte> mine,
                                                        std::span<const std::size_t> bytes, To to) = 0;
     virtual Status spread(std::span<std::byte> bytes) = 0;  // rank 0's to all, of a length that all know
-    void set_failed_elsewhere() noexcept { failed_elsewhere_ = true; }
+    void set_failure(Failure failure) noexcept { failure_ = failure; }
 
 private:
     Result<std::span<const std::byte>> counted(std::span<const std::byte> mine, std::span<const std::size_t> bytes,
                                                To to);
     Counters counters_;
-    bool failed_elsewhere_ = false;
+    Failure failure_ = Failure::none;
 };
 
 // One process alone.

@@ -30,7 +30,7 @@ MpiGroup::MpiGroup(Gate& gate, MPI_Comm comm, int rank, int size, std::vector<co
       counts_(static_cast<std::size_t>(size)),
       places_(static_cast<std::size_t>(size)) {}
 
-std::optional<Error> MpiGroup::failure() const {
+std::optional<Error> MpiGroup::end_reason() const {
     std::optional<Error> lost;
     for (const Link* link : links_) {
         if (link == nullptr) continue;
@@ -54,13 +54,13 @@ bool MpiGroup::others_may_tell() const noexcept {
 // A rank that has left in order has made all its calls, and what it sent is on its way; but for how long it is waited
 // for has an end.
 Status MpiGroup::check(double waited_s) {
-    auto failed = failure();
+    auto failed = end_reason();
     for (const Link* link : links_) {
         if (!failed && link != nullptr && link->peer_left() && waited_s > link->options().silence_s)
             failed = Error{Errc::peer, link->options().peer + " has ended"};
     }
     if (!failed) return {};
-    if (told()) set_failed_elsewhere();
+    if (told()) set_failure(Failure::elsewhere);
     return tl::unexpected(std::move(*failed));
 }
 

@@ -24,7 +24,7 @@ public:
     [[nodiscard]] int size() const noexcept override { return size_; }
 
     // Under the gate. Why the group has ended: what a rank that gave up said (with its code), else that one is lost.
-    [[nodiscard]] std::optional<Error> failure() const;
+    [[nodiscard]] std::optional<Error> end_reason() const;
     // Under the gate. A rank that gave up has said why.
     [[nodiscard]] bool told() const noexcept;
     // Under the gate. A rank before this one may still say why it gives up.

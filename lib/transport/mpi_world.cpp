@@ -206,7 +206,7 @@ Communicator& MpiWorld::group() noexcept { return group_ ? static_cast<Communica
 bool MpiWorld::shows_error() noexcept {
     auto lock = gate_.enter();
     if (!group_) return first_to_show_;
-    if (group_->failed_elsewhere()) return false;
+    if (group_->failure() != Communicator::Failure::none) return group_->failure() == Communicator::Failure::here;
     gate_.wait_for(lock, linger_s, [&] { return group_->told() || !group_->others_may_tell(); });
     return !group_->told();
 }
@@ -266,7 +266,7 @@ void MpiWorld::move_frames() {
 // A rank that waits for a state, or for one to be taken, while its group has come to an end.
 void MpiWorld::end_with_group() {
     if (!group_ || leaving_) return;
-    const auto failure = group_->failure();
+    const auto failure = group_->end_reason();
     if (!failure) return;
     for (const auto& peer : peers_) peer->link->give_up(*failure);
 }
@@ -298,7 +298,9 @@ bool MpiWorld::may_end(TimePoint now) {
         if (!failed_at_) failed_at_ = now;
         const bool told = all_drained && all_left;
         if (told && !peers_gone_) peers_gone_ = now;
-        const double linger = leave_error_ && leave_error_->code != Errc::peer ? 0 : linger_s;
+        const bool by_another = !leave_error_ || leave_error_->code == Errc::peer ||
+                                (group_ && group_->failure() == Communicator::Failure::elsewhere);
+        const double linger = by_another ? linger_s : 0;
         return (peers_gone_ && std::chrono::duration<double>(now - *peers_gone_).count() >= linger) ||
                std::chrono::duration<double>(now - *failed_at_).count() > tell_s;
     }
@@ -332,7 +334,7 @@ Result<MpiWorld::Peer*> MpiWorld::open(int rank, bool sending) {
 // Peers that we let down ourselves do not count.
 Status MpiWorld::left_in_order() const {
     if (leave_error_ || phase_ != Phase::ended) return {};
-    if (group_ && group_->failure()) return tl::unexpected<Error>(*group_->failure());
+    if (group_ && group_->end_reason()) return tl::unexpected<Error>(*group_->end_reason());
     for (const auto& peer : peers_)
         if (peer->served && peer->link->error()) return tl::unexpected<Error>(*peer->link->error());
     if (!failed_at_) return fail(Errc::peer, "MPI failed while the ranks of the job were leaving it");

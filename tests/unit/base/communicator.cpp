@@ -67,18 +67,18 @@ TEST_CASE("rank 0's bytes are handed out, whatever their length") {
 TEST_CASE("ranks agree on the error of the first one that has one") {
     ThreadGroup(4).run([&](Communicator& group) {
         CHECK(group.agree({}).has_value());
-        CHECK_FALSE(group.failed_elsewhere());
+        CHECK(group.failure() == Communicator::Failure::none);
         Status mine;
         if (group.rank() >= 2) mine = fail(Errc::resource, "rank {} has no memory", group.rank());
         const Status all = group.agree(mine);
         REQUIRE_FALSE(all.has_value());
         CHECK(all.error().code == Errc::resource);
         CHECK(all.error().message == "rank 2 has no memory");
-        CHECK(group.failed_elsewhere() == (group.rank() != 2));
+        CHECK(group.failure() == (group.rank() == 2 ? Communicator::Failure::here : Communicator::Failure::elsewhere));
     });
     CHECK(single_process().agree({}).has_value());
     CHECK(single_process().agree(fail(Errc::usage, "no")).error().code == Errc::usage);
-    CHECK_FALSE(single_process().failed_elsewhere());
+    CHECK(single_process().failure() == Communicator::Failure::none);
 }
 
 TEST_CASE("a long message is cut") {

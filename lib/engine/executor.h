@@ -1,5 +1,6 @@
 // Runs a program eagerly, op by op, over a chunk of tokens. All memory is taken when it is made.
-// Rows, heads and tokens are divided among the threads of a pool; the result does not depend on how.
+// Rows, heads and tokens are divided among the threads of a pool, rows and heads among the ranks of a group before
+// that; the result does not depend on how.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -7,9 +8,11 @@
 #include <span>
 #include <vector>
 
+#include "base/communicator.h"
 #include "base/result.h"
 #include "base/threads.h"
 #include "engine/kv_cache.h"
+#include "engine/share.h"
 #include "engine/slots.h"
 #include "model/program.h"
 
@@ -22,14 +25,16 @@ class Executor {
 public:
     using LogitsFn = std::function<Status(std::size_t index, std::span<const float> logits)>;
 
-    // `program` and `pool` must outlive the executor. Chunks have at most `chunk_tokens` tokens.
-    Executor(const model::Program& program, ThreadPool& pool, std::uint32_t chunk_tokens);
+    // `program`, `pool` and `group` must outlive the executor. Chunks have at most `chunk_tokens` tokens.
+    Executor(const model::Program& program, ThreadPool& pool, std::uint32_t chunk_tokens, Communicator& group);
     // What the constructor takes, without the KV cache.
-    [[nodiscard]] static std::uint64_t bytes_needed(const model::Program& program, std::uint32_t chunk_tokens);
+    [[nodiscard]] static std::uint64_t bytes_needed(const model::Program& program, std::uint32_t chunk_tokens,
+                                                    const Communicator& group);
 
     // Computes `tokens` at positions [first, first + tokens.size()), appends their K and V to `cache`, and hands the
-    // wanted logits to `on_logits` in order (index within the chunk). Token ids must be valid.
-    // Errors: those of KvCache::store (the smallest place is named), and what on_logits returns.
+    // wanted logits to `on_logits` in order (index within the chunk). Token ids must be valid. All ranks of the group
+    // call it with the same arguments and get the same logits; `cache` is of this rank's heads.
+    // Errors: those of KvCache::store (the smallest place is named), of the group, and what on_logits returns.
     Status run(std::span<const std::int32_t> tokens, std::uint64_t first, KvCache& cache, Rows rows,
                const LogitsFn& on_logits);
 
@@ -56,6 +61,7 @@ private:
         std::size_t x_stride;
         float* y;
         std::size_t y_stride;
+        Range rows = {};  // of multiply_all(): those that this rank computes
     };
 
     static Sizes sizes_of(const model::Program& program);
@@ -81,18 +87,25 @@ private:
     // Several products of the same input as one parallel loop: fewer meetings of the threads.
     void multiply_all(std::span<const Product> products, std::size_t n_tokens);
     // y += norm(W x)
-    void multiply_add(const model::Matrix& weight, const std::optional<model::Norm>& norm, const float* x,
-                      std::size_t x_stride, float* y, std::size_t y_stride, std::size_t n_tokens);
-    // y[token][head] = W[head] x[token][head]; `x_head` and `y_head` elements from one head to the next.
+    Status multiply_add(const model::Matrix& weight, const std::optional<model::Norm>& norm, const float* x,
+                        std::size_t x_stride, float* y, std::size_t y_stride, std::size_t n_tokens);
+    // y[token][head] = W[head] x[token][head] for this rank's heads; `x_head` and `y_head` elements from one head to
+    // the next.
     void multiply_heads(const model::Matrix& weight, std::size_t n_heads, const float* x, std::size_t x_stride,
                         std::size_t x_head, float* y, std::size_t y_stride, std::size_t y_head, std::size_t n_tokens);
     // Divides the rows of a matrix of every expert that has slots among the threads: body(expert, begin, end).
-    void for_expert_rows(std::size_t rows,
+    void for_expert_rows(Range rows,
                          const std::function<void(std::uint32_t expert, std::size_t begin, std::size_t end)>& body);
+    // Completes y[token][...], of which each rank has computed a part: rows of a matrix, or heads of `dim` elements.
+    Status gather_rows(float* y, std::size_t rows, std::size_t stride, std::size_t n_tokens);
+    Status gather_heads(float* y, std::size_t n_heads, std::size_t dim, std::size_t stride, std::size_t n_tokens);
+    Status gather(float* y, std::size_t stride, std::size_t n_tokens);  // of parts_
     [[nodiscard]] std::size_t rows_per_task(std::size_t rows) const;
 
     const model::Program& program_;
     ThreadPool& pool_;
+    Communicator& group_;
+    Share share_;
     Sizes sizes_;
     std::uint32_t chunk_tokens_;
     std::vector<std::vector<float>> registers_;  // [register][token][width]
@@ -102,6 +115,9 @@ private:
     std::vector<float> product_;                 // [token][row], before it is added
     std::vector<float> head_normed_, logits_;    // [head token][hidden], [head token][vocab]
     Slots slots_;
+    std::vector<Range> parts_;             // [rank], elements of a token that are gathered
+    std::vector<std::size_t> part_bytes_;  // [rank]
+    std::vector<float> packed_rows_;       // [token][element] of this rank's part
 };
 
 }  // namespace hetero::engine

@@ -141,6 +141,7 @@ struct Attention {
 struct Project {  // out = W in
     Matrix weight;
     Register in = 0, out = 0;
+    std::uint32_t n_heads = 0;  // the rows are those of so many heads, each of which only ops of that head read; 0: no
 };
 
 // Each head by its own matrix: out[head] = W[head] in[head].

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "base/statistics.h"
+#include "common/group.h"
 #include "common/kv_session.h"
 #include "common/sources.h"
 
@@ -68,7 +69,7 @@ public:
         }
         capacity = std::min<std::uint64_t>(capacity, loaded_.identity.context_length);
         const engine::Options engine_options{static_cast<int>(options_.model.threads), dtype,
-                                             static_cast<std::uint32_t>(options_.chunk_tokens)};
+                                             static_cast<std::uint32_t>(options_.chunk_tokens), &transport::group()};
         HETERO_TRY(session_, engine::Session::create(loaded_.model, engine_options, capacity));
         continued_ = make_header(loaded_, dtype);
         continued_.provenance = header_.provenance;
@@ -110,7 +111,7 @@ public:
                 layers = {};
             }
             for (std::uint32_t i = 0; i < loaded_.identity.n_layers; ++i) {
-                HETERO_TRY(const kv::Layer layer, session_->export_layer(i));
+                HETERO_TRY(const kv::Layer layer, session_->gather_layer(i));
                 HETERO_CHECK(sink.write_layer(layer));
             }
             return sink.commit();
@@ -221,7 +222,7 @@ private:
         if (index + 1 == header_.sequences.size()) return {};
         std::vector<kv::Layer>& layers = finished_.emplace_back();
         for (std::uint32_t i = 0; i < loaded_.identity.n_layers; ++i) {
-            HETERO_TRY(auto layer, session_->export_layer(i));
+            HETERO_TRY(auto layer, session_->gather_layer(i));
             layers.push_back(std::move(layer));
         }
         return {};
@@ -275,10 +276,12 @@ Status run_decode(Tool& tool, const DecodeOptions& options) {
     report["kv_bytes"] = source->header().payload_bytes();
     DecodeRun run(tool, options, loaded, *source);
     if (options.transfer.dry_run) report["dry_run"] = true;
+    const Communicator::Counters before = transport::group().counters();
     HETERO_CHECK(options.transfer.dry_run ? run.dry_run() : run.run());
     report["read_ms"] = number(opened.seconds * 1e3 + run.read_ms());
+    report_group(tool, before);
     if (endpoints.outputs.empty() || options.transfer.dry_run) return {};
-    HETERO_TRY(auto sink, transport::open_sink(endpoints.outputs.front(), options.transfer.transport(tool)));
+    HETERO_TRY(auto sink, open_group_sink(endpoints.outputs.front(), options.transfer.transport(tool)));
     return run.write(*sink);
 }
 

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <optional>
 
+#include "common/group.h"
 #include "common/kv_session.h"
 #include "common/progress.h"
 #include "npy.h"
@@ -86,11 +87,12 @@ public:
         std::uint64_t total = 0, done = 0;
         for (const Job& job : jobs_) total += job.prompt.tokens.size() - job.reused;
         Progress progress(tool_, "prefill", total, "tokens");
-        if (!options_.logits_out.empty()) {
+        if (!options_.logits_out.empty() && transport::group().is_root()) {
             HETERO_TRY(auto writer,
                        NpyWriter::create(options_.logits_out, total, header.identity.vocab_size, tool_.overwrite()));
             logits_file_.emplace(std::move(writer));
         }
+        const Communicator::Counters before = transport::group().counters();
         const Clock::time_point start = Clock::now();
         for (std::size_t i = 0; i < jobs_.size(); ++i) {
             const Job& job = jobs_[i];
@@ -106,6 +108,7 @@ public:
         }
         milliseconds_ = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
         computed_ = total;
+        report_group(tool_, before);
         return {};
     }
 
@@ -117,7 +120,7 @@ public:
                 layers = {};
             }
             for (std::uint32_t i = 0; i < header.identity.n_layers; ++i) {
-                HETERO_TRY(const kv::Layer layer, session.export_layer(i));
+                HETERO_TRY(const kv::Layer layer, session.gather_layer(i));
                 HETERO_CHECK(sink.write_layer(layer));
             }
             HETERO_CHECK(sink.commit());
@@ -157,11 +160,11 @@ private:
             return extend_to(session, held.tokens, held.logits, job.prompt.tokens, on_progress);
         }
         HETERO_CHECK(session.truncate(0));
-        if (!logits_file_) return extend_to(session, {}, no_logits, job.prompt.tokens, on_progress);
+        if (options_.logits_out.empty()) return extend_to(session, {}, no_logits, job.prompt.tokens, on_progress);
         std::vector<float> last;
         const auto store = [&](std::uint64_t, std::span<const float> logits) -> Status {
             last.assign(logits.begin(), logits.end());
-            return logits_file_->write_row(logits);
+            return logits_file_ ? logits_file_->write_row(logits) : Status{};
         };
         HETERO_CHECK(session.prefill(job.prompt.tokens, engine::Logits::all, store, on_progress));
         return last;
@@ -170,7 +173,7 @@ private:
     Status export_session(const engine::Session& session, std::uint32_t n_layers) {
         std::vector<kv::Layer>& layers = finished_.emplace_back();
         for (std::uint32_t i = 0; i < n_layers; ++i) {
-            HETERO_TRY(auto layer, session.export_layer(i));
+            HETERO_TRY(auto layer, session.gather_layer(i));
             layers.push_back(std::move(layer));
         }
         return {};
@@ -193,9 +196,12 @@ Status run_prefill(Tool& tool, const PrefillOptions& options) {
     others.read.push_back(options.model.path);
     HETERO_TRY(const Endpoints endpoints,
                prepare_endpoints(tool, {options.prefix}, {options.output}, options.transfer, std::move(others)));
-    if (!options.logits_out.empty()) {
-        HETERO_CHECK(io::check_output_path(options.logits_out, tool.overwrite()));
+    Communicator& group = transport::group();
+    Status writable;
+    if (!options.logits_out.empty() && group.is_root()) {
+        writable = io::check_output_path(options.logits_out, tool.overwrite());
     }
+    HETERO_CHECK(group.agree(writable));
     HETERO_TRY(const LoadedModel loaded, load_model(options.model));
     HETERO_TRY(auto prompts, read_prompts(options.prompt, loaded));
     HETERO_CHECK(truncate_prompts(tool, prompts, options, loaded.identity.context_length));
@@ -240,11 +246,11 @@ Status run_prefill(Tool& tool, const PrefillOptions& options) {
     }
 
     const engine::Options engine_options{static_cast<int>(options.model.threads), dtype,
-                                         static_cast<std::uint32_t>(options.chunk_tokens)};
+                                         static_cast<std::uint32_t>(options.chunk_tokens), &group};
     HETERO_TRY(auto session, engine::Session::create(loaded.model, engine_options, capacity));
     PrefillRun run(tool, options, std::move(jobs), prefix ? &*prefix : nullptr);
     HETERO_CHECK(run.compute(*session, header));
-    HETERO_TRY(auto sink, transport::open_sink(endpoints.outputs.front(), options.transfer.transport(tool)));
+    HETERO_TRY(auto sink, open_group_sink(endpoints.outputs.front(), options.transfer.transport(tool)));
     HETERO_CHECK(run.write(*session, header, *sink));
     run.report(header, loaded);
     return {};

@@ -99,14 +99,14 @@ Status add_latent_attention(const Config& config, const LatentNames& names, cons
     };
     if (latent.q_rank == 0) {
         HETERO_TRY(Matrix q, take.matrix(names.q, q_rows, config.hidden));
-        program.ops.emplace_back(Project{std::move(q), in, registers.q});
+        program.ops.emplace_back(Project{std::move(q), in, registers.q, config.n_heads});
     } else {
         HETERO_TRY(Matrix q_a, take.matrix(names.q_a, latent.q_rank, config.hidden));
         HETERO_TRY(Norm q_norm, norm_of(names.q_a_norm, latent.q_rank));
         HETERO_TRY(Matrix q_b, take.matrix(names.q_b, q_rows, latent.q_rank));
         program.ops.emplace_back(Project{std::move(q_a), in, registers.q_compressed});
         program.ops.emplace_back(Normalize{std::move(q_norm), registers.q_compressed, registers.q_compressed});
-        program.ops.emplace_back(Project{std::move(q_b), registers.q_compressed, registers.q});
+        program.ops.emplace_back(Project{std::move(q_b), registers.q_compressed, registers.q, config.n_heads});
     }
     HETERO_TRY(Matrix kv_a, take.matrix(names.kv_a, latent.kv_rank + latent.rope_dim, config.hidden));
     HETERO_TRY(Norm kv_norm, norm_of(names.kv_a_norm, latent.kv_rank));

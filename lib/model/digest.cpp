@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace hetero::model {
 namespace {
@@ -97,7 +98,11 @@ std::string arch_text(const Config& config) {
             add("sliding_rope_scaling", rope_scaling_text(*config.sliding_rope));
         }
     }
-    if (config.attention_scale != 0) add("attention_scale", config.attention_scale);
+    // A folder of some families always says how scores are scaled, a GGUF only where it is not the usual.
+    if (const float usual = 1 / std::sqrt(static_cast<float>(config.head_dim));
+        config.attention_scale != 0 && config.attention_scale != usual) {
+        add("attention_scale", config.attention_scale);
+    }
     if (config.attention_softcap != 0) add("attention_softcap", config.attention_softcap);
     if (config.logit_softcap != 0) add("logit_softcap", config.logit_softcap);
     if (config.embedding_scale != 1) add("embedding_scale", config.embedding_scale);

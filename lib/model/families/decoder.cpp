@@ -113,6 +113,7 @@ Status complete_from_gguf(Config& config, WeightReader& weights) {
             }
         }
         config.rope.frequency_divisors = std::move(divisors.values);
+        recognise_llama3(config.rope);
     }
     return {};
 }

@@ -65,15 +65,19 @@ Result<Config> read_config(Keys& keys, Container container) {
     return config;
 }
 
-Result<Program> build(Config& config, WeightReader& weights, Container container) {
+Decoder decoder(Container container) {
     const bool gguf = container == Container::gguf;
     DecoderNames names = gguf ? gguf_names : folder_names;
     name_post_norms(names, container);
-    return build_decoder(config, weights, container, {names, gguf ? 0.0F : 1.0F});  // a GGUF has the 1 added already
+    return {names, gguf ? 0.0F : 1.0F};  // a GGUF has the 1 added already
+}
+
+Result<Program> build(Config& config, WeightReader& weights, Container container) {
+    return build_decoder(config, weights, container, decoder(container));
 }
 
 }  // namespace
 
-extern const Family gemma2_family{"gemma2", "gemma2", "gemma2", &read_config, &build};
+extern const Family gemma2_family{"gemma2", "gemma2", "gemma2", &read_config, &build, &decoder};
 
 }  // namespace hetero::model

@@ -75,6 +75,13 @@ Result<Config> read_gguf(Keys& keys, const GgufKeys& family) {
     return config;
 }
 
+Status read_llama_window(Keys& keys, Config& config) {
+    HETERO_TRY(const auto window, keys.integer("llama.attention.sliding_window", 0, limits::context));
+    config.window = static_cast<std::uint32_t>(window.value_or(0));
+    config.sliding.assign(config.n_layers, config.window != 0);
+    return {};
+}
+
 bool has_llama_experts(Keys& keys) {
     const auto experts = keys.integer("llama.expert_count", 0, limits::experts);
     return experts && experts->value_or(0) > 0;

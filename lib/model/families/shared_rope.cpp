@@ -62,9 +62,9 @@ Status read_gguf_rope(Keys& keys, const GgufKeys& family, Config& config) {
     rope.pairing = family.pairing;
     HETERO_TRY(rope.rotary_dim, keys.count(key("dimension_count"), limits::head_dim, config.head_dim));
     HETERO_TRY(const auto theta, keys.number(key("freq_base"), 1, max_theta));
-    rope.theta = theta.value_or(family.theta);
+    rope.theta = static_cast<float>(theta.value_or(family.theta));
     HETERO_TRY(const auto kind, keys.text(key("scaling.type")));
-    const bool yarn = family.yarn && kind == "yarn";
+    const bool yarn = family.yarn && kind.value_or("") == "yarn";
     if (kind && *kind != "none" && *kind != "linear" && !yarn) {
         return fail(Errc::bad_input, "{}: {} is \"{}\"; {} are implemented", keys.file(), key("scaling.type"), *kind,
                     family.yarn ? "\"none\", \"linear\" and \"yarn\"" : "\"none\" and \"linear\"");
@@ -75,18 +75,18 @@ Status read_gguf_rope(Keys& keys, const GgufKeys& family, Config& config) {
     HETERO_CHECK(keys.only_number(key("scaling.attn_factor"), 1.0));
     if (kind.value_or("linear") != "none" && stretch != 0 && stretch != 1) {  // 0 stands for "not set"
         rope.scaling = RopeScalingKind::linear;
-        rope.factor = stretch;
+        rope.factor = static_cast<float>(stretch);
         if (yarn) HETERO_CHECK(gguf_yarn(keys, key, rope));
     }
-    for (const std::string_view name : {"scaling.original_context_length", "scaling.finetuned"}) {
-        keys.harmless({key(name)});
-    }
+    HETERO_TRY(const auto original_context, keys.integer(key("scaling.original_context_length"), 0, limits::context));
+    if (!yarn) rope.original_context = static_cast<std::uint32_t>(original_context.value_or(0));
+    keys.harmless({key("scaling.finetuned")});
     return {};
 }
 
 Status read_rope(Keys& keys, RopeConfig& rope, const RopeKeys& names) {
     HETERO_TRY(const auto theta, agreed_number(keys, names.theta_keys, 1, max_theta));
-    rope.theta = theta.value_or(names.theta);
+    rope.theta = static_cast<float>(theta.value_or(names.theta));  // as a GGUF holds it
     HETERO_TRY(const auto new_kind, keys.text(names.section + "rope_type"));
     std::optional<std::string> published;
     if (!names.old_section.empty()) {
@@ -110,7 +110,7 @@ Status read_rope(Keys& keys, RopeConfig& rope, const RopeKeys& names) {
     }
     HETERO_TRY(const auto factor, keys.number(outer + "factor", 1e-6, max_factor));
     if (!factor) return fail(Errc::bad_input, "{}: {}factor is missing", keys.file(), outer);
-    rope.factor = *factor;
+    rope.factor = static_cast<float>(*factor);
     rope.scaling = RopeScalingKind::linear;
     if (yarn) return folder_yarn(keys, outer, names.yarn_context, rope);
     if (kind == "llama3") {

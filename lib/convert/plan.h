@@ -42,8 +42,11 @@ struct TensorPlan {
     bool quantizable = false;
 };
 
+enum class Target : std::uint8_t { gguf, folder };
+
 struct Plan {
-    std::vector<TensorPlan> tensors;                                  // in the order of the output
+    std::vector<TensorPlan> tensors;  // in the order of the output
+    bool copy_metadata = false;       // of a GGUF made of a GGUF: the input's keys come first, byte for byte
     std::vector<std::pair<std::string, io::GgufMetaValue>> metadata;  // of a GGUF; general.* of the writer not included
     std::vector<std::pair<std::string, std::string>> files;           // of a folder: name and text
     std::vector<std::string> warnings;                                // one line each, for the user
@@ -55,5 +58,11 @@ Result<Plan> plan_to_gguf(const model::Model& model);
 // A GGUF to a Hugging Face folder: config.json, generation_config.json, tokenizer.json, tokenizer_config.json and
 // published tensor names.
 Result<Plan> plan_to_folder(const model::Model& model);
+
+// The same container again: every weight under its own name, the words unchanged. What the model does not need (masks
+// and other derived tensors of types that no weight has) is left out.
+Result<Plan> plan_same(const model::Model& model);
+// One of the three.
+Result<Plan> make_plan(const model::Model& model, Target target);
 
 }  // namespace hetero::convert

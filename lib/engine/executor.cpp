@@ -130,9 +130,10 @@ void Executor::multiply(const Product& product, std::size_t begin, std::size_t e
         }
         row = group_end;
     }
-    if (w.bias.empty()) return;
     for (std::size_t token = 0; token < n_tokens; ++token) {
-        kernels::ops().add(w.bias.data() + begin, product.y + token * product.y_stride + begin, end - begin);
+        float* y = product.y + token * product.y_stride + begin;
+        if (!w.row_scale.empty()) kernels::ops().mul(w.row_scale.data() + begin, y, end - begin);
+        if (!w.bias.empty()) kernels::ops().add(w.bias.data() + begin, y, end - begin);
     }
 }
 
@@ -224,6 +225,7 @@ Status Executor::op(const model::Embed& embed, const Chunk& chunk) {
         const auto id = static_cast<std::size_t>(chunk.tokens[token]);
         float* row = out + token * table.cols;
         kernels::ops().dequantize(table.dtype, table.data + id * table.row_bytes, row, table.cols);
+        if (!table.row_scale.empty()) kernels::ops().scale(row, table.row_scale[id], table.cols);
         if (embed.scale != 1) kernels::ops().scale(row, embed.scale, table.cols);
     });
     return {};

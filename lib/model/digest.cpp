@@ -45,9 +45,9 @@ Digest lineage_digest(const io::TensorSource& weights) {
     return hash.finish();
 }
 
-Digest weights_digest(const Digest& lineage, std::string_view header) {
+Digest weights_digest(const Digest& tensors, std::string_view header) {
     Sha256 hash;
-    hash.update("hetero-weights 1\n").update(to_hex(lineage)).update("\n").update(header);
+    hash.update("hetero-weights 1\n").update(to_hex(tensors)).update("\n").update(header);
     return hash.finish();
 }
 

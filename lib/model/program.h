@@ -32,6 +32,8 @@ struct Matrix {
     // to the next. 0: all rows are adjacent.
     std::uint64_t group_rows = 0;
     std::size_t group_bytes = 0;
+    // [rows], of i8: a row's product is multiplied by its scale before the bias is added. Empty: none.
+    std::vector<float> row_scale;
 };
 
 // Rows of a fused matrix, and their biases, as a matrix of their own: `groups` groups of `group_rows` adjacent rows,

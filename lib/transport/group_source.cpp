@@ -6,6 +6,7 @@
 #include "base/hash.h"
 #include "transport/chunk_plan.h"
 #include "transport/messages.h"
+#include "transport/wire_bytes.h"
 
 namespace hetero::transport {
 namespace {
@@ -57,22 +58,23 @@ private:
 Result<std::unique_ptr<kv::Source>> hand_out(Communicator& group, Result<std::unique_ptr<kv::Source>> opened) {
     HETERO_CHECK(group.agree(opened ? Status{} : Status(tl::unexpected<Error>(opened.error()))));
     try {
-        std::vector<std::byte> offer, name;
+        std::vector<std::byte> offer, about;  // about: the version of the offer's layout, the name
         if (group.is_root()) {
             const kv::Header& header = (*opened)->header();
             offer = encode(Offer{header.payload_bytes(), header});
-            const auto text = std::as_bytes(std::span((*opened)->name()));
-            name.assign(text.begin(), text.end());
+            ByteWriter out;
+            out.number(protocol_version_of(header));
+            out.text((*opened)->name());
+            about = out.take();
         }
         HETERO_CHECK(group.broadcast(offer));
-        HETERO_CHECK(group.broadcast(name));
-        std::string text(reinterpret_cast<const char*>(name.data()), name.size());
-        if (group.is_root()) {
-            kv::Header header = (*opened)->header();
-            return std::make_unique<GroupSource>(group, std::move(*opened), std::move(header), std::move(text));
-        }
-        HETERO_TRY(Offer decoded, decode_offer(offer));
-        return std::make_unique<GroupSource>(group, nullptr, std::move(decoded.header), std::move(text));
+        HETERO_CHECK(group.broadcast(about));
+        ByteReader in(about);
+        const auto version = in.number<std::uint16_t>();
+        std::string name = in.text();
+        HETERO_TRY(Offer decoded, decode_offer(offer, version));
+        return std::make_unique<GroupSource>(group, group.is_root() ? std::move(*opened) : nullptr,
+                                             std::move(decoded.header), std::move(name));
     } catch (const std::bad_alloc&) {
         return fail(Errc::resource, "out of memory while a state is handed out");
     }

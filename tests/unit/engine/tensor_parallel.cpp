@@ -13,9 +13,22 @@ using namespace hetero::test;
 
 namespace {
 
-const std::string models[] = {"llama/f32",  "llama/bf16",       "llama3_rope/bf16",     "qwen2/bf16",
-                              "qwen3/bf16", "mistral_swa/bf16", "gemma2/bf16",          "gemma3_text/bf16",
-                              "phi3/bf16",  "gpt_neox/bf16",    "gguf/llama-q8_0.gguf", "gguf/qwen3-q4_0.gguf"};
+const std::string models[] = {"llama/f32",
+                              "llama/bf16",
+                              "llama3_rope/bf16",
+                              "qwen2/bf16",
+                              "qwen3/bf16",
+                              "mistral_swa/bf16",
+                              "gemma2/bf16",
+                              "gemma3_text/bf16",
+                              "phi3/bf16",
+                              "gpt_neox/bf16",
+                              "mixtral/bf16",
+                              "qwen3_moe/bf16",
+                              "deepseek_v2/bf16",
+                              "deepseek_v3/bf16",
+                              "gguf/llama-q8_0.gguf",
+                              "gguf/qwen3-q4_0.gguf"};
 constexpr int steps = 6;
 
 std::vector<TokenId> prompt_of(std::size_t length) {
@@ -81,6 +94,7 @@ bool same(const std::vector<kv::Layer>& a, const std::vector<kv::Layer>& b) {
 kv::Header header_of(const model::Model& model) {
     kv::Header header;
     header.identity = engine::identity_of(model, Digest{});
+    header.layer_shapes = engine::layer_shapes(model);
     return header;
 }
 
@@ -108,7 +122,7 @@ TEST_CASE("rows and heads are divided without gaps") {
         for (int size = 1; size <= 9; ++size) {
             std::size_t done = 0;
             for (int rank = 0; rank < size; ++rank) {
-                const Range rows = Share(rank, size).rows(n);
+                const Range rows = Share(static_cast<std::size_t>(rank), static_cast<std::size_t>(size)).rows(n);
                 CHECK(rows.begin == done);
                 CHECK((rows.end % 16 == 0 || rows.end == n));
                 CHECK(rows.size() * static_cast<std::size_t>(size) <= n + 32U * static_cast<std::size_t>(size));
@@ -124,8 +138,8 @@ TEST_CASE("rows and heads are divided without gaps") {
         for (int size = 1; static_cast<std::size_t>(size) <= heads.query; ++size) {
             std::size_t done = 0, kv_done = 0;
             for (int rank = 0; rank < size; ++rank) {
-                const Range query = Share(rank, size).heads(heads.query);
-                const Range kept = Share(rank, size).kv_heads(heads.query, heads.kv);
+                const Range query = Share(static_cast<std::size_t>(rank), static_cast<std::size_t>(size)).heads(heads.query);
+                const Range kept = Share(static_cast<std::size_t>(rank), static_cast<std::size_t>(size)).kv_heads(heads.query, heads.kv);
                 CHECK(query.begin == done);
                 CHECK(query.size() > 0);
                 done = query.end;
@@ -186,7 +200,7 @@ TEST_CASE("a state made by some ranks is continued by another number of them") {
                 CHECK(same(logits, alone.logits));
 
                 // A rank's own heads go out and come in.
-                whole->truncate(prompt.size());
+                must(whole->truncate(prompt.size()));
                 kv::Header own = header;
                 own.shard = whole->shard();
                 const auto again = make_rank(model, group, {}, prompt.size() + steps);

@@ -180,9 +180,9 @@ Json attention_scalar(const model::Config& config) {
 
 void describe_attention_scale(const model::Config& config, std::uint32_t large_layers, ArchKeys& keys) {
     const float scale = model::attention_scale(config);
-    const float hidden_per_head = static_cast<float>(config.hidden) / static_cast<float>(config.n_heads);
-    const float usual =
-        1 / std::sqrt(config.n_layers == large_layers ? hidden_per_head : static_cast<float>(config.head_dim));
+    const double dims = config.n_layers == large_layers ? static_cast<double>(config.hidden) / config.n_heads
+                                                        : static_cast<double>(config.head_dim);
+    const auto usual = static_cast<float>(1 / std::sqrt(dims));
     keys.number("attention.scale", scale);
     if (scale != usual) {
         keys.warn(

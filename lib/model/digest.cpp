@@ -99,7 +99,7 @@ std::string arch_text(const Config& config) {
         }
     }
     // A folder of some families always says how scores are scaled, a GGUF only where it is not the usual.
-    if (const float usual = 1 / std::sqrt(static_cast<float>(config.head_dim));
+    if (const auto usual = static_cast<float>(1 / std::sqrt(static_cast<double>(config.head_dim)));
         config.attention_scale != 0 && config.attention_scale != usual) {
         add("attention_scale", config.attention_scale);
     }

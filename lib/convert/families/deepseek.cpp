@@ -28,7 +28,14 @@ Status to_gguf(const model::Config& config, ArchKeys& keys) {
         return fail(Errc::bad_input, "rms_norm_eps is {}, but that of the latents {}: a GGUF of deepseek2 has one",
                     config.norm_eps, latent.norm_eps);
     }
-    if (latent.q_rank != 0) keys.count("attention.q_lora_rank", latent.q_rank);
+    if (latent.q_rank != 0) {
+        keys.count("attention.q_lora_rank", latent.q_rank);
+    } else if (config.n_layers != 26 && config.n_layers != 27) {
+        keys.warn(
+            fmt::format("llama.cpp knows deepseek2 without compressed queries by 26 or 27 layers, and does not load "
+                        "one of {}",
+                        config.n_layers));
+    }
     keys.count("attention.kv_lora_rank", latent.kv_rank);
     keys.count("leading_dense_block_count", dense_layers(moe));
     keys.count("expert_feed_forward_length", moe.expert_ffn);

@@ -24,7 +24,7 @@ Result<Config> config_from_gguf(Keys& keys) {
     config.attention_scale = static_cast<float>(scale.value_or(0));
     // Files without the key: of the published sizes only the 27B (46 layers) does not scale by the head size.
     if (!scale && config.n_layers == 46) {
-        config.attention_scale = 1 / std::sqrt(static_cast<float>(config.hidden) / static_cast<float>(config.n_heads));
+        config.attention_scale = static_cast<float>(1 / std::sqrt(static_cast<double>(config.hidden) / config.n_heads));
     }
     HETERO_CHECK(keys.refuse_unread("gemma2."));
     return config;

@@ -124,6 +124,7 @@ Status write_gguf(Job& job, const std::string& path) {
     // Read as any reader would, before anyone can.
     HETERO_TRY(const auto written, io::GgufFile::open(file.temporary_path()));
     HETERO_CHECK(writer->replace_text(model::gguf_tensors_key, to_hex(model::lineage_digest(*written))));
+    if (job.options.before_publish) HETERO_CHECK(job.options.before_publish(file.temporary_path()));
     return file.publish();
 }
 
@@ -144,6 +145,7 @@ Status write_folder(Job& job, const std::string& path) {
     HETERO_TRY(const auto written, io::open_safetensors_folder(folder.temporary_path()));
     HETERO_CHECK(folder.write_file(std::string(model::lineage_file),
                                    model::lineage_text(job.report.lineage, model::lineage_digest(*written))));
+    if (job.options.before_publish) HETERO_CHECK(job.options.before_publish(folder.temporary_path()));
     return folder.publish();
 }
 

@@ -19,6 +19,8 @@ struct Options {
     std::uint64_t max_shard_bytes = 5'000'000'000;
     io::Overwrite overwrite = io::Overwrite::refuse;
     std::function<void(std::uint64_t bytes_read)> on_progress;  // may be empty
+    // Gets the complete output under its temporary name; an error from it discards the output. May be empty.
+    std::function<Status(const std::string& path)> before_publish;
 };
 
 struct TensorReport {

@@ -25,7 +25,7 @@ public:
         const auto found = object_.find(key);
         if (found == object_.end() ? required : *found != implemented) {
             const std::string shown = found == object_.end() ? "missing" : found->dump();
-            problem(fmt::format("{} is {}, only {} is implemented", key, shown, implemented.dump()));
+            problem(fmt::format("{}.{} is {}, only {} is implemented", name_, key, shown, implemented.dump()));
         }
         return *this;
     }
@@ -38,14 +38,14 @@ public:
         for (const auto& [key, value] : object_.items()) {
             const bool off = value.is_null() || value.empty() || (value.is_boolean() && !value.get<bool>());
             if (!off && std::find(known_.begin(), known_.end(), key) == known_.end()) {
-                problem(fmt::format("{} is {}, which is not implemented", key, value.dump()));
+                problem(fmt::format("{}.{} is {}, which is not implemented", name_, key, value.dump()));
             }
         }
         if (!problem_) return {};
         return fail(Errc::bad_input,
-                    "{}: {}: {}; what is implemented is compressed-tensors with format int-quantized: int8 weights, "
+                    "{}: {}; quantized weights are read from compressed-tensors with format int-quantized: int8, "
                     "symmetric, one scale per channel",
-                    file_, name_, printable(*problem_, 200));
+                    file_, printable(*problem_, 200));
     }
     [[nodiscard]] const Json* object(std::string_view key) {
         known_.push_back(key);
@@ -64,8 +64,8 @@ private:
     std::optional<std::string> problem_;
 };
 
-Status check_weights(const std::string& file, const Json& weights) {
-    return Section(file, "quantization_config, weights", weights)
+Status check_weights(const std::string& file, const std::string& group, const Json& weights) {
+    return Section(file, group + ".weights", weights)
         .only("num_bits", 8)
         .only("type", "int")
         .only("symmetric", true)
@@ -75,8 +75,8 @@ Status check_weights(const std::string& file, const Json& weights) {
         .finish();
 }
 
-Status check_activations(const std::string& file, const Json& activations) {
-    return Section(file, "quantization_config, input_activations", activations)
+Status check_activations(const std::string& file, const std::string& group, const Json& activations) {
+    return Section(file, group + ".input_activations", activations)
         .only("num_bits", 8)
         .only("type", "int")
         .only("strategy", "token")
@@ -85,18 +85,18 @@ Status check_activations(const std::string& file, const Json& activations) {
         .finish();
 }
 
-Status check_group(const std::string& file, const Json& group) {
-    Section section(file, "quantization_config, config_groups", group);
+Status check_group(const std::string& file, const std::string& name, const Json& group) {
+    Section section(file, name, group);
     section.only("format", "int-quantized", group.contains("format") && !group["format"].is_null());
     section.harmless({"targets"});  // the type of a tensor tells
     const Json* weights = section.object("weights");
     const Json* activations = section.object("input_activations");
     HETERO_CHECK(section.finish());
     if (weights == nullptr) {
-        return fail(Errc::bad_input, "{}: quantization_config: a group has no weights, which is not implemented", file);
+        return fail(Errc::bad_input, "{}: {} has no weights, which is not implemented", file, name);
     }
-    HETERO_CHECK(check_weights(file, *weights));
-    return activations == nullptr ? Status{} : check_activations(file, *activations);
+    HETERO_CHECK(check_weights(file, name, *weights));
+    return activations == nullptr ? Status{} : check_activations(file, name, *activations);
 }
 
 }  // namespace
@@ -115,11 +115,9 @@ Result<bool> read_quantization(const std::string& file, std::string_view config_
         return fail(Errc::bad_input, "{}: quantization_config has no config_groups, which is not implemented", file);
     }
     for (const auto& item : groups->items()) {
-        if (!item.value().is_object()) {
-            return fail(Errc::bad_input, "{}: quantization_config: config_groups.{} must be an object", file,
-                        printable(item.key(), 60));
-        }
-        HETERO_CHECK(check_group(file, item.value()));
+        const std::string name = "quantization_config.config_groups." + printable(item.key(), 60);
+        if (!item.value().is_object()) return fail(Errc::bad_input, "{}: {} must be an object", file, name);
+        HETERO_CHECK(check_group(file, name, item.value()));
     }
     return true;
 }

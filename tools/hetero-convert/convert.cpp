@@ -142,6 +142,10 @@ Status run_convert(Tool& tool, const ConvertOptions& options) {
     HETERO_CHECK(convert::check_type(*format, target));
     HETERO_CHECK(check_output(tool, options, target));
 
+    std::optional<ConversionCheck> check;
+    if (!options.check.empty()) {
+        HETERO_TRY(check, ConversionCheck::prepare(options));
+    }
     convert::Report result;
     {
         HETERO_TRY(const auto model, model::Model::load(options.input));
@@ -149,12 +153,19 @@ Status run_convert(Tool& tool, const ConvertOptions& options) {
         HETERO_TRY(const auto choices, convert::choose_types(plan, *model->weights, target, *format, keep));
         HETERO_TRY(result, convert::preview(*model, plan, choices));
         if (!options.dry_run) {
-            Progress progress(tool, "convert", result.bytes_in / mib, "MiB");
+            std::optional<Progress> progress;
+            progress.emplace(tool, "convert", result.bytes_in / mib, "MiB");
             convert::Options how;
             how.threads = static_cast<int>(options.threads);
             how.max_shard_bytes = options.max_shard_bytes;
             how.overwrite = tool.overwrite();
-            how.on_progress = [&](std::uint64_t bytes) { progress.update(bytes / mib); };
+            how.on_progress = [&](std::uint64_t bytes) { progress->update(bytes / mib); };
+            if (check) {
+                how.before_publish = [&](const std::string& path) {
+                    progress.reset();
+                    return check->run(tool, options, path);
+                };
+            }
             HETERO_TRY(result, convert::write_model(*model, plan, choices, target, options.output, how));
         }
     }
@@ -167,7 +178,7 @@ Status run_convert(Tool& tool, const ConvertOptions& options) {
                                              result.bytes_out));
     }
     note_result(tool, result, options.dtype);
-    return options.check.empty() ? Status{} : check_conversion(tool, options);
+    return check ? check->report(tool, options) : Status{};
 }
 
 }  // namespace hetero::tool

@@ -82,7 +82,7 @@ struct Packing {
         return (x & kFour) | (x >> (32 - 4 * Bits) & kFour << 4 * Bits);
     }
     static HETERO_INLINE std::uint64_t unpack(std::uint64_t packed, bool is_signed) {
-        std::uint64_t x = packed;
+        std::uint64_t x = packed & ((kFour << 4 * Bits) | kFour);
         x = (x & kFour) | (x & kFour << 4 * Bits) << (32 - 4 * Bits);
         x = (x & kTwos) | (x & kTwos << 2 * Bits) << (16 - 2 * Bits);
         x = (x & kOnes) | (x & kOnes << Bits) << (8 - Bits);
@@ -91,6 +91,14 @@ struct Packing {
     }
     static void pack_all(const std::uint8_t* codes, std::uint8_t* packed, std::size_t n) {
         std::uint64_t word = 0;
+        if constexpr (Bits == 4) {
+            const __m128i weights = _mm_set1_epi16(0x1001);  // even + 16 * odd
+            for (; n >= 32; n -= 32, codes += 32, packed += 16) {
+                const __m128i first = _mm_maddubs_epi16(bits_and(load_bytes(codes), 15), weights),
+                              second = _mm_maddubs_epi16(bits_and(load_bytes(codes + 16), 15), weights);
+                _mm_storeu_si128(reinterpret_cast<__m128i*>(packed), _mm_packus_epi16(first, second));
+            }
+        }
         for (; n >= 8; n -= 8, codes += 8, packed += Bits) {
             std::memcpy(&word, codes, 8);
             word = pack(word);
@@ -104,6 +112,21 @@ struct Packing {
     }
     static void unpack_all(bool is_signed, const std::uint8_t* packed, std::uint8_t* codes, std::size_t n) {
         std::uint64_t word = 0;
+        if constexpr (Bits == 4) {
+            const __m128i sign = splat_byte(is_signed ? 8 : 0);
+            for (; n >= 32; n -= 32, codes += 32, packed += 16) {
+                const U8x16 both = load_bytes(packed), even = bits_and(both, 15), odd = bits_at(both, 4, 15);
+                const __m128i first = _mm_unpacklo_epi8(even, odd), second = _mm_unpackhi_epi8(even, odd);
+                auto* out = reinterpret_cast<__m128i*>(codes);
+                _mm_storeu_si128(out, _mm_sub_epi8(_mm_xor_si128(first, sign), sign));
+                _mm_storeu_si128(out + 1, _mm_sub_epi8(_mm_xor_si128(second, sign), sign));
+            }
+        }
+        for (; n >= 16; n -= 8, codes += 8, packed += Bits) {  // whole words are read, the next one's bits among them
+            std::memcpy(&word, packed, Bits > 4 ? 8 : 4);
+            word = unpack(word, is_signed);
+            std::memcpy(codes, &word, 8);
+        }
         for (; n >= 8; n -= 8, codes += 8, packed += Bits) {
             word = 0;
             std::memcpy(&word, packed, Bits);

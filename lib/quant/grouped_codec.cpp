@@ -86,21 +86,41 @@ struct GroupedCodec::Encoder {
                     remedy ? "use f32 scales" : "store it as f32 or bf16");
     }
 
+    // Extremes, scales and codes of a batch of heads in turn, so that no group waits for the one before.
     Status tokens() {
-        const std::size_t group = token_group(params, shape.head_dim);
-        std::size_t index = 0;
-        for (std::size_t head = 0; head * head_dim < x.size(); ++head) {
-            std::uint8_t* codes = bits == 8 ? row(head) : unpacked.data();
-            for (std::size_t dim = 0; dim < head_dim; dim += group, ++index) {
-                const std::size_t begin = head * head_dim + dim, n = std::min(group, head_dim - dim);
-                float min = 0, max = 0;
-                if (!ops.min_max(x.data() + begin, n, &min, &max)) return fail_finite(begin - dim);
-                const GroupScale chosen = codec.choose(params, min, max);
-                if (!chosen.representable) return fail_scale(begin, n, 1, 0);
-                store(index, chosen);
-                codec.encode_run(params, x.data() + begin, chosen, codes + dim, n);
+        const std::size_t group = token_group(params, shape.head_dim), per_head = (head_dim + group - 1) / group;
+        const std::size_t heads = x.size() / head_dim, batch = std::max<std::size_t>(1, 64 / per_head);
+        std::vector<GroupScale> chosen(batch * per_head);
+        std::vector<float> min(chosen.size()), max(chosen.size());
+        for (std::size_t first = 0; first < heads; first += batch) {
+            const std::size_t end = std::min(first + batch, heads);
+            std::size_t g = 0;
+            for (std::size_t head = first; head < end; ++head) {
+                for (std::size_t dim = 0; dim < head_dim; dim += group, ++g) {
+                    const float* from = x.data() + head * head_dim + dim;
+                    if (!ops.min_max(from, std::min(group, head_dim - dim), &min[g], &max[g])) {
+                        return fail_finite(head * head_dim);
+                    }
+                }
             }
-            if (bits != 8) pack(codes, row(head), 0, head_dim);
+            const std::size_t found = g;
+            for (g = 0; g < found; ++g) {
+                chosen[g] = codec.choose(params, min[g], max[g]);
+                if (!chosen[g].representable) {
+                    const std::size_t head = first + g / per_head, dim = g % per_head * group;
+                    return fail_scale(head * head_dim + dim, std::min(group, head_dim - dim), 1, 0);
+                }
+                store(first * per_head + g, chosen[g]);
+            }
+            g = 0;
+            for (std::size_t head = first; head < end; ++head) {
+                std::uint8_t* codes = bits == 8 ? row(head) : unpacked.data();
+                for (std::size_t dim = 0; dim < head_dim; dim += group, ++g) {
+                    codec.encode_run(params, x.data() + head * head_dim + dim, chosen[g], codes + dim,
+                                     std::min(group, head_dim - dim));
+                }
+                if (bits != 8) pack(codes, row(head), 0, head_dim);
+            }
         }
         return {};
     }

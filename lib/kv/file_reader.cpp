@@ -241,7 +241,7 @@ private:
                     const auto column = static_cast<Column>(c);
                     if (!has_column(layer, column)) continue;
                     const auto begin = table.begin() + static_cast<std::ptrdiff_t>((layer * n_columns + c) * chunks);
-                    const auto own = static_cast<std::ptrdiff_t>(layer_chunks(header_, s, layer));
+                    const auto own = static_cast<std::ptrdiff_t>(column_chunks(header_, s, layer, column));
                     crcs_of(layers[layer], column).assign(begin, begin + own);
                 }
             }

@@ -13,7 +13,7 @@
 #include "kv/integrity.h"
 #include "kv/state.h"
 #include "kv/stream.h"
-#include "quant/codec.h"
+#include "quant/spec.h"
 #include "support/temp_dir.h"
 
 namespace hetero::test {
@@ -45,6 +45,18 @@ inline kv::Scheme int8_scheme(quant::Axis axis, std::uint32_t group, bool symmet
     scheme.codec = "int8";
     scheme.params = {axis, group, symmetric, scale_dtype};
     scheme.source_dtype = kv::DType::f16;
+    return scheme;
+}
+
+// A codec by its spec, of f16.
+inline kv::Scheme spec_scheme(const std::string& text) {
+    const auto spec = quant::parse_spec(text);
+    REQUIRE_MESSAGE(spec.has_value(), spec.error().message);
+    kv::Scheme scheme;
+    scheme.codec = spec->codec;
+    scheme.params = spec->params;
+    const quant::Codec& codec = *quant::find_codec(spec->codec);
+    scheme.source_dtype = codec.quantized() ? kv::DType::f16 : codec.value_dtype(spec->params);
     return scheme;
 }
 
@@ -114,7 +126,7 @@ inline kv::Part make_part(const kv::Header& header, const kv::Scheme& scheme, st
     REQUIRE(codec != nullptr);
     const auto shape = kv::values_shape(header, scheme, n_tokens, id);
     auto encoded = codec->encode(
-        scheme.params, {n_tokens, static_cast<std::uint32_t>(shape[1]), static_cast<std::uint32_t>(shape[2])}, values);
+        scheme.params, {n_tokens, static_cast<std::uint32_t>(shape[1]), header.identity.head_dim(id)}, values);
     REQUIRE_MESSAGE(encoded.has_value(), encoded.error().message);
     kv::Part part;
     part.scheme = scheme;

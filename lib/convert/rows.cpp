@@ -53,14 +53,15 @@ Result<Rows::Part> Rows::open_piece(const io::TensorSource& source, const Tensor
         return fail(Errc::bad_input, "{}: tensor {} is of type {}, which no weight has", view.file, name,
                     kernels::dtype_info(view.dtype).name);
     }
-    Matrix matrix = as_matrix(view.shape);
-    const bool whole = piece.first_row == 0 && piece.rows == matrix.rows;
-    if (view.shape.size() == 1 && !whole) std::swap(matrix.rows, matrix.cols);  // element by element
-    if (piece.first_row > matrix.rows || piece.rows > matrix.rows - piece.first_row || !sound(piece)) {
-        return fail(Errc::internal, "plan of {}: rows {} to {} of {}, which has {}", tensor.name, piece.first_row,
-                    piece.first_row + piece.rows, name, matrix.rows);
-    }
     const kernels::DTypeInfo& info = kernels::dtype_info(view.dtype);
+    const Matrix stored = as_matrix(view.shape);
+    const bool by_element = piece.cols == 1 && info.block_elems == 1;
+    const Matrix matrix{by_element ? stored.rows * stored.cols : stored.rows, piece.cols};
+    if ((piece.cols != stored.cols && !by_element) || piece.first_row > matrix.rows ||
+        piece.rows > matrix.rows - piece.first_row || !sound(piece)) {
+        return fail(Errc::internal, "plan of {}: rows {} to {} of {} elements of {}, which has {} of {}", tensor.name,
+                    piece.first_row, piece.first_row + piece.rows, piece.cols, name, stored.rows, stored.cols);
+    }
     if (matrix.cols % info.block_elems != 0) {
         return fail(Errc::bad_input, "{}: tensor {}: rows of {} elements are not whole {} blocks", view.file, name,
                     matrix.cols, info.name);
@@ -104,7 +105,12 @@ Result<Rows> Rows::open(const io::TensorSource& source, const TensorPlan& tensor
         rows.parts_.push_back(std::move(part));
     }
     const bool is_vector = tensor.shape.size() == 1;
-    if (rows.parts_.empty() || elements != out.rows * out.cols || (!is_vector && !even)) {
+    if (!tensor.values.empty() && rows.parts_.empty()) {
+        rows.rows_ = out.rows;
+        rows.given_ = tensor.values;
+        elements = tensor.values.size();
+    }
+    if (elements == 0 || elements != out.rows * out.cols || (!is_vector && !even)) {
         return fail(Errc::internal, "plan of {}: its pieces have {} elements in all, it has {}", tensor.name, elements,
                     out.rows * out.cols);
     }
@@ -118,8 +124,8 @@ Result<Rows> Rows::open(const io::TensorSource& source, const TensorPlan& tensor
         }
     }
     if (is_vector && rows.rows_ != 1) {
-        rows.vector_.resize(out.cols);
-        float* at = rows.vector_.data();
+        rows.given_.resize(out.cols);
+        float* at = rows.given_.data();
         for (const Part& part : rows.parts_) {
             for (std::uint64_t row = 0; row < part.rows; ++row, at += part.cols) {
                 rows.widen(part, part.piece->first_row + source_row(*part.piece, row), at);
@@ -143,8 +149,8 @@ const Rows::Part& Rows::part_of(std::uint64_t row) const {
 }
 
 void Rows::read(std::uint64_t row, std::span<float> out) const {
-    if (!vector_.empty()) {
-        std::copy(vector_.begin(), vector_.end(), out.begin());
+    if (!given_.empty()) {
+        std::copy_n(given_.begin() + static_cast<std::ptrdiff_t>(row * cols_), cols_, out.begin());
     } else {
         const Part& part = part_of(row);
         const std::uint64_t within = row - part.first;
@@ -161,7 +167,7 @@ void Rows::read(std::uint64_t row, std::span<float> out) const {
 }
 
 std::span<const std::byte> Rows::stored(std::uint64_t row, DType dtype) const {
-    if (!vector_.empty() || tensor_->add != 0) return {};
+    if (!given_.empty() || tensor_->add != 0) return {};
     const Part& part = part_of(row);
     if (part.view->dtype != dtype || part.piece->transpose) return {};
     const std::uint64_t from = part.piece->first_row + source_row(*part.piece, row - part.first);

@@ -14,16 +14,13 @@ namespace hetero::convert {
 class Rows {
 public:
     // Checks the plan against the input: every piece there, of a weight type, its rows within the tensor, and all of
-    // them together the shape of the output. A vector is one row; a vector made of several pieces, or of a part of a
-    // vector, is taken element by element. A transposed piece is widened to f32 here. `source` and `tensor` must
-    // outlive the rows.
+    // them together the shape of the output. A vector is one row, whatever pieces it is made of. A transposed piece is
+    // widened to f32 here. `source` and `tensor` must outlive the rows.
     static Result<Rows> open(const io::TensorSource& source, const TensorPlan& tensor);
 
     [[nodiscard]] std::uint64_t rows() const noexcept { return rows_; }
     [[nodiscard]] std::uint64_t cols() const noexcept { return cols_; }
     [[nodiscard]] std::uint64_t source_bytes() const noexcept { return source_bytes_; }
-    // Of the first piece, for reports.
-    [[nodiscard]] kernels::DType source_dtype() const noexcept { return parts_.front().view->dtype; }
 
     // A row, widened to f32. May be called by several threads at once.
     void read(std::uint64_t row, std::span<float> out) const;
@@ -52,7 +49,7 @@ private:
     const TensorPlan* tensor_ = nullptr;
     std::vector<Part> parts_;
     std::uint64_t rows_ = 0, cols_ = 0, source_bytes_ = 0;
-    std::vector<float> vector_;  // of an output vector made of several pieces
+    std::vector<float> given_;  // all values, of a vector made of several pieces or of what no input tensor holds
 };
 
 }  // namespace hetero::convert

@@ -88,6 +88,7 @@ Result<Plan> plan_same(const model::Model& model) {
         Piece piece;
         piece.source = *one.name;
         piece.rows = 1;
+        piece.cols = tensor.shape.back();
         for (std::size_t i = 0; i + 1 < tensor.shape.size(); ++i) piece.rows *= tensor.shape[i];
         tensor.pieces.push_back(std::move(piece));
         tensor.quantizable = tensor.shape.size() > 1;

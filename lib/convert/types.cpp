@@ -25,9 +25,6 @@ bool is_four_bits(const WeightFormat& format) {
     return format.dtype() == DType::q4_0 || format.dtype() == DType::q4_1 || format.dtype() == DType::q4_k;
 }
 
-// Absorbed into the attention over latents, transposed, where no row scale could follow.
-bool is_absorbed(std::string_view name) { return name.ends_with("kv_b_proj.weight"); }
-
 // A scale for each row needs a module that runtimes replace: their Linear.
 bool is_linear(const TensorPlan& tensor) {
     return tensor.quantizable && tensor.shape.size() == 2 && tensor.name.ends_with(".weight") &&
@@ -48,7 +45,7 @@ public:
             return keep_type(tensor, "norm, bias, router or vector");
         }
         const bool output = is_output(tensor.name) || (is_embedding(tensor.name) && !has_output_);
-        if (asked_.has_row_scale() && (!is_linear(tensor) || is_absorbed(tensor.name))) {
+        if (asked_.has_row_scale() && !is_linear(tensor)) {
             return keep_type(tensor, "no Linear that can have row scales");
         }
         if (is_four_bits(asked_) && output) {
@@ -84,6 +81,7 @@ private:
                 fmt::format("rows of {} are not whole {} blocks of {}", cols, format.name(), format.block_elems())};
     }
     Result<Choice> keep_type(const TensorPlan& tensor, std::string reason) const {
+        if (tensor.pieces.empty()) return reasoned(format_named("f32"), std::move(reason));
         const io::TensorView* view = source_.find(tensor.pieces.front().source);
         if (view == nullptr) return fail(Errc::bad_input, "{}", source_.why(tensor.pieces.front().source));
         const WeightFormat* format = quant::find_weight_format(kernels::dtype_info(view->dtype).name);
@@ -164,7 +162,7 @@ Result<std::vector<Choice>> choose_types(const Plan& plan, const io::TensorSourc
     const Rules rules(plan, source, target, asked);
     std::vector<Choice> choices;
     for (const TensorPlan& tensor : plan.tensors) {
-        if (tensor.pieces.empty() || tensor.shape.empty()) {
+        if ((tensor.pieces.empty() && tensor.values.empty()) || tensor.shape.empty()) {
             return fail(Errc::internal, "plan of {}: nothing to make it of", tensor.name);
         }
         const auto wanted = std::find_if(keep.rbegin(), keep.rend(), [&](const Keep& one) {

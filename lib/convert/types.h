@@ -26,8 +26,8 @@ struct Choice {
 // Of each tensor of the plan. The last exception whose pattern fits wins; without one:
 // - norms, biases, routers of experts and all vectors are f32 in a GGUF, and keep their type in a folder;
 // - with a 4-bit type the output matrix, or the token embedding where it is the output matrix too, is q8_0;
-// - with int8-channel the embedding, the output matrix and the compressed keys and values of latent attention keep
-//   their type: only matrices that runtimes know as Linear have row scales;
+// - with int8-channel the embedding and the output matrix keep their type: row scales are for what runtimes know as
+//   Linear, and the output matrix they leave out;
 // - rows that are not whole blocks are q8_0, or else f16.
 // What keeps a type that a folder does not have (it comes from a GGUF) becomes f16.
 // Errors: usage (a pattern that fits no tensor: the nearest name is given; a type that the container does not have, or

@@ -164,16 +164,14 @@ Result<Report> preview(const model::Model& model, const Plan& plan, const std::v
         one.shape = tensor.shape;
         one.to = choices[i].format->name();
         one.reason = choices[i].reason;
+        if (tensor.pieces.empty()) one.from = "none";  // made of the configuration
         for (const Piece& piece : tensor.pieces) {
             const io::TensorView* view = model.weights->find(piece.source);
             if (view == nullptr) return fail(Errc::bad_input, "{}", model.weights->why(piece.source));
             if (one.from.empty()) {
                 one.from = view->dtype == DType::i8 ? "int8-channel" : kernels::dtype_info(view->dtype).name;
             }
-            std::uint64_t rows = 1;  // of the whole tensor; a vector is one, or as many as it has elements
-            for (std::size_t axis = 0; axis + 1 < view->shape.size(); ++axis) rows *= view->shape[axis];
-            if (view->shape.size() == 1 && piece.rows != 1) rows = view->shape[0];
-            one.bytes_in += view->bytes.size() / std::max<std::uint64_t>(rows, 1) * piece.rows;
+            one.bytes_in += kernels::dtype_bytes(view->dtype, piece.rows * piece.cols);
         }
         const io::TensorSpec spec{tensor.name, choices[i].format->dtype(), tensor.shape};
         HETERO_TRY(one.bytes_out, spec.bytes());

@@ -150,6 +150,8 @@ Status run_convert(Tool& tool, const ConvertOptions& options) {
     {
         HETERO_TRY(const auto model, model::Model::load(options.input));
         HETERO_TRY(const convert::Plan plan, convert::make_plan(*model, target));
+        for (const std::string& warning : plan.warnings) tool.note("{}", warning);
+        if (!plan.warnings.empty()) tool.report()["warnings"] = plan.warnings;
         HETERO_TRY(const auto choices, convert::choose_types(plan, *model->weights, target, *format, keep));
         HETERO_TRY(result, convert::preview(*model, plan, choices));
         if (!options.dry_run) {

@@ -16,10 +16,10 @@ using kernels::DType;
 namespace {
 
 // "a" [8][3] of 0, 1, 2, ...; "v" [6] of the same; "q" int8 with row scales.
-Tensors tensors() {
+MadeTensors tensors() {
     std::vector<float> count(24);
     std::iota(count.begin(), count.end(), 0.0F);
-    Tensors made;
+    MadeTensors made;
     made.add("a", DType::f32, {8, 3}, count.data());
     made.add("cube", DType::f32, {2, 4, 3}, count.data());
     made.add("v", DType::f32, {6}, count.data());
@@ -39,19 +39,20 @@ std::vector<float> all(const Rows& rows) {
     return values;
 }
 
-Piece piece(std::string source, std::uint64_t first, std::uint64_t rows) {
+Piece piece(std::string source, std::uint64_t first, std::uint64_t rows, std::uint64_t cols = 3) {
     Piece one;
     one.source = std::move(source);
     one.first_row = first;
     one.rows = rows;
+    one.cols = cols;
     return one;
 }
 
 }  // namespace
 
 TEST_CASE("rows come in the order of the pieces") {
-    const Tensors source = tensors();
-    const TensorPlan plan{"out", {3, 3}, {piece("a", 6, 1), piece("cube", 1, 2)}, 0, true};
+    const MadeTensors source = tensors();
+    const TensorPlan plan{"out", {3, 3}, {piece("a", 6, 1), piece("cube", 1, 2)}, 0, {}, true};
     const Rows rows = must(Rows::open(source, plan));
     CHECK(all(rows) == std::vector<float>{18, 19, 20, 3, 4, 5, 6, 7, 8});
     CHECK(rows.source_bytes() == 36);
@@ -65,9 +66,9 @@ TEST_CASE("rows come in the order of the pieces") {
 }
 
 TEST_CASE("rotary rows are interleaved within each head, and back") {
-    const Tensors source = tensors();
+    const MadeTensors source = tensors();
     // Two heads of four rows: all rotate.
-    TensorPlan plan{"out", {8, 3}, {piece("a", 0, 8)}, 0, true};
+    TensorPlan plan{"out", {8, 3}, {piece("a", 0, 8)}, 0, {}, true};
     Piece& one = plan.pieces.front();
     one.order = RowOrder::interleave;
     one.head_rows = 4;
@@ -90,40 +91,44 @@ TEST_CASE("rotary rows are interleaved within each head, and back") {
 }
 
 TEST_CASE("a piece can be transposed") {
-    const Tensors source = tensors();
-    TensorPlan plan{"out", {3, 2}, {piece("a", 1, 2)}, 0, true};
+    const MadeTensors source = tensors();
+    TensorPlan plan{"out", {3, 2}, {piece("a", 1, 2)}, 0, {}, true};
     plan.pieces.front().transpose = true;
     CHECK(all(must(Rows::open(source, plan))) == std::vector<float>{3, 6, 4, 7, 5, 8});
 }
 
 TEST_CASE("vectors, whole and in pieces") {
-    const Tensors source = tensors();
-    const TensorPlan whole{"out", {6}, {piece("v", 0, 1)}, 0, false};
+    const MadeTensors source = tensors();
+    const TensorPlan whole{"out", {6}, {piece("v", 0, 1, 6)}, 0, {}, false};
     CHECK(all(must(Rows::open(source, whole))) == std::vector<float>{0, 1, 2, 3, 4, 5});
-    const TensorPlan parts{"out", {5}, {piece("v", 4, 2), piece("v", 0, 3)}, 0, false};
+    const TensorPlan parts{"out", {5}, {piece("v", 4, 2, 1), piece("v", 0, 3, 1)}, 0, {}, false};
     CHECK(all(must(Rows::open(source, parts))) == std::vector<float>{4, 5, 0, 1, 2});
+    const TensorPlan given{"out", {3}, {}, 0, {7, 8, 9}, false};
+    CHECK(all(must(Rows::open(source, given))) == std::vector<float>{7, 8, 9});
 }
 
 TEST_CASE("int8 rows are multiplied by their scales, or copied with them") {
-    const Tensors source = tensors();
-    const TensorPlan plan{"out", {2, 3}, {piece("q.weight", 0, 2)}, 0, true};
+    const MadeTensors source = tensors();
+    const TensorPlan plan{"out", {2, 3}, {piece("q.weight", 0, 2)}, 0, {}, true};
     const Rows rows = must(Rows::open(source, plan));
     CHECK(all(rows) == std::vector<float>{0.5F, -1, 1.5F, 200, -254, 0});
     CHECK(rows.stored(1, DType::i8).size() == 3);
     CHECK(rows.stored_scale(1) == 2.0F);
-    const TensorPlan bare{"out", {2, 3}, {piece("bare.weight", 0, 2)}, 0, true};
+    const TensorPlan bare{"out", {2, 3}, {piece("bare.weight", 0, 2)}, 0, {}, true};
     CHECK(message_of(Rows::open(source, bare)).find("bare.weight") != std::string::npos);
 }
 
 TEST_CASE("plans that do not fit their input are refused") {
-    const Tensors source = tensors();
+    const MadeTensors source = tensors();
     const auto refused = [&](const TensorPlan& plan) { return !Rows::open(source, plan).has_value(); };
-    CHECK(refused({"out", {2, 3}, {piece("missing", 0, 2)}, 0, true}));
-    CHECK(refused({"out", {2, 3}, {piece("a", 7, 2)}, 0, true}));
-    CHECK(refused({"out", {3, 3}, {piece("a", 0, 2)}, 0, true}));
-    CHECK(refused({"out", {2, 4}, {piece("a", 0, 2)}, 0, true}));
-    CHECK(refused({"out", {2, 3}, {}, 0, true}));
-    TensorPlan odd{"out", {8, 3}, {piece("a", 0, 8)}, 0, true};
+    CHECK(refused({"out", {2, 3}, {piece("missing", 0, 2)}, 0, {}, true}));
+    CHECK(refused({"out", {2, 3}, {piece("a", 7, 2)}, 0, {}, true}));
+    CHECK(refused({"out", {3, 3}, {piece("a", 0, 2)}, 0, {}, true}));
+    CHECK(refused({"out", {2, 4}, {piece("a", 0, 2)}, 0, {}, true}));
+    CHECK(refused({"out", {2, 3}, {}, 0, {}, true}));
+    CHECK(refused({"out", {4, 6}, {piece("a", 0, 4, 6)}, 0, {}, true}));
+    CHECK(refused({"out", {4}, {}, 0, {7, 8, 9}, false}));
+    TensorPlan odd{"out", {8, 3}, {piece("a", 0, 8)}, 0, {}, true};
     odd.pieces.front().order = RowOrder::interleave;
     odd.pieces.front().head_rows = 3;
     CHECK(refused(odd));

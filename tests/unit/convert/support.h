@@ -1,18 +1,8 @@
-// Models and results, or the end of the test.
+// Tensors that a test makes up, and messages.
 #pragma once
-#include "model/model.h"
-#include "support/golden.h"
+#include "carry_out.h"
 
 namespace hetero::test {
-
-template <class T>
-T must(Result<T> result) {
-    REQUIRE_MESSAGE(result.has_value(), (result ? std::string() : result.error().message));
-    return std::move(*result);
-}
-inline void must(const Status& status) {
-    REQUIRE_MESSAGE(status.has_value(), (status ? std::string() : status.error().message));
-}
 
 template <class T>
 std::string message_of(const Result<T>& result) {
@@ -20,7 +10,7 @@ std::string message_of(const Result<T>& result) {
 }
 
 // Tensors that a test makes up.
-class Tensors final : public io::TensorSource {
+class MadeTensors final : public io::TensorSource {
 public:
     void add(const std::string& name, kernels::DType dtype, std::vector<std::uint64_t> shape, const void* data) {
         std::uint64_t elements = 1;

@@ -16,7 +16,7 @@ namespace {
 
 // A model with an output matrix of its own unless it is tied.
 struct Made {
-    Tensors source;
+    MadeTensors source;
     Plan plan;
     void add(const std::string& name, std::vector<std::uint64_t> shape, DType dtype = DType::bf16) {
         std::uint64_t elements = std::accumulate(shape.begin(), shape.end(), std::uint64_t{1}, std::multiplies<>());
@@ -25,7 +25,8 @@ struct Made {
         convert::Piece piece;
         piece.source = name;
         piece.rows = shape.size() == 1 ? 1 : elements / shape.back();
-        plan.tensors.push_back({name, shape, {piece}, 0, shape.size() > 1});
+        piece.cols = shape.back();
+        plan.tensors.push_back({name, shape, {piece}, 0, {}, shape.size() > 1});
     }
 };
 
@@ -88,12 +89,12 @@ TEST_CASE("types of a GGUF") {
 TEST_CASE("types of a folder") {
     CHECK(names(folder(), Target::folder, "f16") == Names{"f16", "f16", "bf16", "f16", "f16", "f32"});
     CHECK(names(folder(), Target::folder, "int8-channel") ==
-          Names{"bf16", "f16", "bf16", "int8-channel", "bf16", "f32"});
+          Names{"bf16", "f16", "bf16", "int8-channel", "int8-channel", "f32"});
     Made from_gguf = folder();
     from_gguf.add("model.layers.1.self_attn.q_proj.weight", {2, 64}, DType::q4_0);
     from_gguf.source.add("model.embed_tokens.weight", DType::q8_0, {8, 64}, std::vector<std::byte>(544).data());
     CHECK(names(from_gguf, Target::folder, "int8-channel") ==
-          Names{"f16", "f16", "bf16", "int8-channel", "bf16", "f32", "int8-channel"});
+          Names{"f16", "f16", "bf16", "int8-channel", "int8-channel", "f32", "int8-channel"});
 }
 
 TEST_CASE("exceptions: the last one that fits wins") {

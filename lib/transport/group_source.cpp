@@ -4,6 +4,7 @@
 #include <new>
 
 #include "base/hash.h"
+#include "kv/integrity.h"
 #include "transport/chunk_plan.h"
 #include "transport/messages.h"
 #include "transport/wire_bytes.h"
@@ -60,7 +61,8 @@ Result<std::unique_ptr<kv::Source>> hand_out(Communicator& group, Result<std::un
     try {
         std::vector<std::byte> offer, about;  // about: the version of the offer's layout, the name
         if (group.is_root()) {
-            const kv::Header& header = (*opened)->header();
+            kv::Header header = (*opened)->header();
+            if (header.tokens_per_chunk == 0) header.tokens_per_chunk = kv::choose_tokens_per_chunk(header);
             offer = encode(Offer{header.payload_bytes(), header});
             ByteWriter out;
             out.number(protocol_version_of(header));

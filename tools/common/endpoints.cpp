@@ -88,7 +88,10 @@ Result<OpenedSource> open_source(const Tool& tool, const transport::Endpoint& en
     const bool all_read = endpoint.kind == transport::EndpointKind::file;
     if (endpoint.kind == transport::EndpointKind::pipe && group.is_root()) {
         struct pollfd input = {STDIN_FILENO, POLLIN, 0};
-        while (poll(&input, 1, -1) < 0 && errno == EINTR) {
+        const int patience_ms = group.size() > 1 ? 200 : -1;
+        for (int ready = 0; ready == 0 || (ready < 0 && errno == EINTR);) {
+            ready = poll(&input, 1, patience_ms);
+            HETERO_CHECK(transport::check_group());
         }
     }
     const Clock::time_point start = Clock::now();

@@ -10,6 +10,9 @@ namespace hetero::transport {
 // ends the calls of all others with an error within TransportOptions::timeout_s; one that gives up with its own code.
 [[nodiscard]] Communicator& group() noexcept;
 
+// An error where a rank of the group is lost or has given up: for one that waits for something else than the group.
+[[nodiscard]] Status check_group();
+
 // Whether this rank is the one to show an error of its own to the user: of an error that ends a group, one rank is, the
 // first of those that can. May wait a moment for the others. Before leave().
 [[nodiscard]] bool shows_error() noexcept;

@@ -53,6 +53,11 @@ Communicator& group() noexcept {
     return world == nullptr ? single_process() : world->group();
 }
 
+Status check_group() {
+    MpiWorld* world = MpiWorld::running();
+    return world == nullptr ? Status{} : world->check_group();
+}
+
 bool shows_error() noexcept {
     MpiWorld* world = MpiWorld::running();
     return world == nullptr || world->shows_error();

@@ -203,6 +203,13 @@ bool MpiWorld::Peer::step(TimePoint now) {
 
 Communicator& MpiWorld::group() noexcept { return group_ ? static_cast<Communicator&>(*group_) : single_process(); }
 
+Status MpiWorld::check_group() {
+    auto lock = gate_.enter();
+    if (group_)
+        if (auto reason = group_->end_reason()) return tl::unexpected(std::move(*reason));
+    return {};
+}
+
 bool MpiWorld::shows_error() noexcept {
     auto lock = gate_.enter();
     if (!group_) return first_to_show_;

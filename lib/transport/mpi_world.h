@@ -41,6 +41,7 @@ public:
     Result<Peer*> open(int rank, bool sending);
     [[nodiscard]] Gate& gate() noexcept { return gate_; }
     [[nodiscard]] Communicator& group() noexcept;
+    [[nodiscard]] Status check_group();
     [[nodiscard]] bool shows_error() noexcept;
     // Ends the process where MPI cannot be left. See transport::leave().
     Status leave(const Error* error) noexcept;

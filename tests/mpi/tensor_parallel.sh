@@ -13,7 +13,7 @@ prompt=5,17,301,44,8,90,411,33,2,250,77
 mkdir gemma3 && ln -s "$testdata"/golden/tiny/gemma3_text/bf16/* "$testdata"/tokenizer/bytebpe512/* gemma3/
 
 no() { echo "FAILED: $*"; [ ! -e err ] || { echo "stderr:"; cat err; }; exit 1; }
-job() {  # a job whose ranks leave their status in code.RANK
+job() {
   local begin=$SECONDS
   rm -f code.*
   timeout -k 5 $limit_s "$mpirun" --oversubscribe "$@" </dev/null >out 2>err
@@ -32,15 +32,7 @@ refuses() {  # STATUS PATTERN ARGUMENTS: one line of ours, and nothing left behi
   [ ! -e new.h5 ] || no "there is an output: $*"
 }
 ids() { tr -d ' \n' <"$1" | grep -o '"token_ids":\[[0-9,]*\]'; }
-same_state() { kv-verify "$1" "$2" --eps 0 -q || no "$1 and $2 differ"; }
-# rank.sh COMMAND: as mpirun runs it, but the status is kept.
-cat >rank.sh <<'END'
-#!/bin/bash
-"$@"
-code=$?
-echo $code >code.$OMPI_COMM_WORLD_RANK
-exit $code
-END
+same_state() { kv-verify "$1" "$2" --eps 0 -q >/dev/null || no "$1 and $2 differ"; }
 # one_more.sh RANK ARGUMENT COMMAND: that rank gets one more argument.
 cat >one_more.sh <<'END'
 #!/bin/bash
@@ -48,7 +40,7 @@ rank=$1 more=$2
 shift 2
 if [ "$OMPI_COMM_WORLD_RANK" -eq "$rank" ]; then exec "$@" $more; else exec "$@"; fi
 END
-chmod +x rank.sh one_more.sh
+chmod +x one_more.sh
 
 compute() {  # MODEL: states and tokens of every number of ranks
   local model=$1 n m
@@ -67,9 +59,6 @@ compute() {  # MODEL: states and tokens of every number of ranks
   done
 }
 
-# Where a busy machine takes its time: until a job has got as far as it should before it is disturbed.
-wait_for() { for ((i = 0; i < 300; ++i)); do [ -s "$1" ] && return 0; sleep 0.1; done; no "no $1"; }
-slow=("--tokens" "@long" --chunk 1 -t 1)  # a prefill that takes long enough to be disturbed
 
 case $scenario in
   llama) compute "$llama" ;;
@@ -90,6 +79,39 @@ case $scenario in
     runs -n 2 hetero-prefill --tp 2 -m gemma3 --tokens $prompt -o mpi:2 -q -t 1 : \
       -n 1 kv-send mpi:0 mpi:3 -q : -n 2 hetero-decode --tp 2 -m gemma3 mpi:2 -n 24 --ignore-eos --json -q -t 1
     [ "$(ids out)" = "$(ids 1.json)" ] || no "through kv-send: other tokens" ;;
+  shards)  # one file per rank; read by other numbers of ranks, and by one
+    for model in "$llama" gemma3 "$testdata/golden/tiny/gpt_neox/bf16"; do
+      rm -f ./*.h5
+      hetero-prefill -m "$model" --tokens $prompt -o 1.h5 -q -t 1 || no "prefill"
+      for n in 2 3 4; do
+        runs -n $n hetero-prefill --tp $n --shards -m "$model" --tokens $prompt -o s$n.h5 -q -t 1
+        [ "$(ls s$n.*)" = "$(for ((r = 0; r < n; ++r)); do echo s$n.tp${r}of$n.h5; done)" ] || no "not the files of $n shards"
+        same_state 1.h5 s$n.h5
+        [ -e "$model/config.json" ] && [ "$model" != gemma3 ] && continue  # no tokenizer
+        hetero-decode -m "$model" 1.h5 -n 12 --ignore-eos --json -q -t 1 -o 1c.h5 --force >1.json || no "decode"
+        for m in 1 2 4; do
+          runs -n $m hetero-decode --tp $m -m "$model" s$n.h5 -n 12 --ignore-eos --json -q -t 1
+          [ "$(ids out)" = "$(ids 1.json)" ] || no "$n shards, $m decode: other tokens"
+        done
+        runs -n 2 hetero-decode --tp 2 --shards -m "$model" s$n.h5 -n 12 --ignore-eos -q -t 1 -o c$n.h5
+        same_state 1c.h5 c$n.h5
+      done
+    done
+    refuses 2 "--shards: mpi:2 cannot be divided" -n 2 hetero-prefill --tp 2 --shards -m "$llama" --tokens 5,6 -o mpi:2 : \
+      -n 1 bash -c 'exec hetero-decode -m "$1" mpi:0 2>/dev/null' _ "$llama"
+    refuses 3 "1.h5: is there, and would be read instead" -n 2 hetero-prefill --tp 2 --shards -m "$llama" --tokens 5,6 -o 1.h5
+    refuses 3 "s2.tp1of2.h5: exists already" -n 2 bash -c 'rm -f s2.tp0of2.h5; exec "$@"' _ \
+      hetero-prefill --tp 2 --shards -m "$llama" --tokens 5,6 -o s2.h5 ;;
+  families)  # experts and latents; what the unit tests do with threads
+    for model in mixtral qwen3_moe deepseek_v2 deepseek_v3 gemma2 phi3; do
+      model=$testdata/golden/tiny/$model/bf16
+      hetero-prefill -m "$model" --tokens $prompt -o 1.h5 -q -t 1 --force --logits all --logits-out 1.npy || no "prefill"
+      for n in 2 3 4; do
+        runs -n $n hetero-prefill --tp $n -m "$model" --tokens $prompt -o $n.h5 -q -t 1 --force --logits all --logits-out $n.npy
+        same_state 1.h5 $n.h5
+        cmp 1.npy $n.npy || no "$model: other logits of $n ranks"
+      done
+    done ;;
   first_speaks)  # one document, one text, one report, and stdin to the first rank
     echo hello | timeout $limit_s "$mpirun" --oversubscribe -n 2 hetero-prefill --tp 2 -m "$llama" -f - -o 2.h5 -t 1 --json >out 2>err ||
       no "prefill from stdin"
@@ -99,6 +121,7 @@ case $scenario in
     same_state 1.h5 2.h5
     hetero-decode -m "$llama" 1.h5 -n 12 -q -t 1 >1.txt
     runs -n 2 hetero-decode --tp 2 -m "$llama" 1.h5 -n 12 -q -t 1
+    echo >>1.txt  # mpirun's stdout is a terminal to the ranks
     cmp -s 1.txt out || no "other text"
     hetero-prefill -m "$llama" --tokens $prompt -o 1.h5 --force --logits all --logits-out 1.npy -q -t 1
     runs -n 4 hetero-prefill --tp 4 -m "$llama" --tokens $prompt -o 4.h5 --logits all --logits-out 4.npy -q -t 1
@@ -116,7 +139,6 @@ case $scenario in
     runs -n 3 hetero-decode --tp 3 -m "$llama" 2.h5 -n 9 --json -q -t 1 -o 3c.h5
     [ "$(ids out)" = "$(ids 1.json)" ] || no "other tokens"
     same_state 1c.h5 3c.h5
-    hetero-prefill -m "$llama" --tokens 9,8,7,6,5,4,3 --prefix 1.h5 -o 1p.h5 -q -t 1 2>/dev/null
     hetero-prefill -m "$llama" --tokens 5,6,7 -o pre.h5 -q -t 1
     hetero-prefill -m "$llama" --tokens 5,6,7,8 --prefix pre.h5 -o 1p.h5 -q -t 1 || no "prefix"
     runs -n 2 hetero-prefill --tp 2 -m "$llama" --tokens 5,6,7,8 --prefix pre.h5 -o 2p.h5 -q -t 1
@@ -153,19 +175,27 @@ case $scenario in
     refuses 2 "rank 0 writes mpi:3, which computes with others: name their first, mpi:2" \
       -n 2 bash -c 'exec hetero-prefill --tp 2 -m "$1" --tokens 5,6 -o mpi:3 2>&1 >/dev/null | sed "s/^hetero-prefill/hetero-prefill/" >&2; exit ${PIPESTATUS[0]}' _ "$llama" : \
       -n 2 bash -c 'exec hetero-decode --tp 2 -m "$1" mpi:0 2>/dev/null' _ "$llama" ;;
-  killed | stopped)
-    seq -s, 1 500 >long
+  killed | stopped)  # the others notice by themselves, within --timeout, and end with status 5
+    seq 1 40000 >long
     signal=KILL
     [ "$scenario" = killed ] || signal=STOP
     for victim in 0 2; do
-      rm -f pid.* new.h5
+      rm -f pid.*
       { for ((i = 0; i < 300; ++i)); do [ -s pid.$victim ] && break; sleep 0.1; done
-        sleep 1.5; kill -$signal "$(cat pid.$victim)"; date +%s >when; } &
-      job --enable-recovery -n 3 bash -c 'trap "" TERM; echo 0 >started.$OMPI_COMM_WORLD_RANK
-        "$@" & echo $! >pid.$OMPI_COMM_WORLD_RANK; wait $!; echo $? >code.$OMPI_COMM_WORLD_RANK
-        exit $(cat code.$OMPI_COMM_WORLD_RANK)' _ \
-        hetero-prefill --tp 3 -m "$llama" "${slow[@]}" --timeout 4 -o new.h5
+        sleep 1.5; kill -$signal "$(cat pid.$victim)"; date +%s >when; sleep 12; kill -KILL "$(cat pid.$victim)" 2>/dev/null; } &
+      # A prefill of single tokens over and over takes longer than this test.
+      job --enable-recovery -n 3 bash -c '"$@" & echo $! >pid.$OMPI_COMM_WORLD_RANK; wait $!
+        echo "$? $(date +%s)" >code.$OMPI_COMM_WORLD_RANK' _ \
+        hetero-prefill --tp 3 -m "$llama" --score long --chunk 1 -t 1 --timeout 4
       wait
+      for rank in 0 1 2; do
+        [ $rank -ne $victim ] || continue
+        read -r code ended <code.$rank
+        [ "$code" -eq 5 ] || no "status $code of rank $rank"
+        [ $((ended - $(cat when))) -le 20 ] || no "rank $rank took $((ended - $(cat when))) s"
+      done
+      [ "$(grep -c '^hetero' err)" -eq 1 ] || no "not one line of rank $victim"
+      grep -q "rank $victim: no sign of life" err || no "rank $victim is not named"
     done ;;
   *) no "no scenario $scenario" ;;
 esac

@@ -36,11 +36,12 @@ void add_transfer_options(OptionTable& table, TransferOptions& options) {
         .setting = true;
 }
 
-void add_tp_option(OptionTable& table, TransferOptions& options) {
+void add_tp_options(OptionTable& table, TransferOptions& options) {
     table
         .integer("--tp", "N", &options.tp, 1, 1024,
-                 "tensor parallelism: the N ranks of this part of the job compute together")
+                 "tensor parallelism: the N ranks of this part of an MPI job compute together")
         .setting = true;
+    table.flag("--shards", &options.shards, "with --tp: each rank writes its heads to a file of its own");
 }
 
 void add_dry_run_option(OptionTable& table, TransferOptions& options, std::string help) {
@@ -70,11 +71,14 @@ Result<Endpoints> prepare_endpoints(Tool& tool, const std::vector<std::string>& 
     if (tool.json() && std::any_of(result.outputs.begin(), result.outputs.end(), is_pipe)) {
         return fail(Errc::usage, "--json and -o - both want stdout; write the document with --report FILE");
     }
+    if (options.shards && options.tp == 1)
+        return fail(Errc::usage, "--shards: a state of one rank has none; give --tp");
     for (const transport::Endpoint& one : result.inputs) others.read.push_back(one.path);
     for (const transport::Endpoint& one : result.outputs) others.written.push_back(one.path);
     HETERO_CHECK(tool.check_files(std::move(others)));
     HETERO_CHECK(transport::prepare(result.inputs, result.outputs, options.transport(tool)));
     HETERO_CHECK(join_group(tool));
+    if (options.shards) HETERO_CHECK(check_shards(tool, result.outputs));
     return result;
 }
 
@@ -84,7 +88,10 @@ Result<OpenedSource> open_source(const Tool& tool, const transport::Endpoint& en
     const bool all_read = endpoint.kind == transport::EndpointKind::file;
     if (endpoint.kind == transport::EndpointKind::pipe && group.is_root()) {
         struct pollfd input = {STDIN_FILENO, POLLIN, 0};
-        while (poll(&input, 1, -1) < 0 && errno == EINTR) {
+        const int patience_ms = group.size() > 1 ? 200 : -1;
+        for (int ready = 0; ready == 0 || (ready < 0 && errno == EINTR);) {
+            ready = poll(&input, 1, patience_ms);
+            HETERO_CHECK(transport::check_group());
         }
     }
     const Clock::time_point start = Clock::now();

@@ -14,13 +14,14 @@ struct TransferOptions {
     double timeout_s = 10;
     std::uint64_t max_memory_bytes = 1ULL << 30;
     std::uint64_t tp = 1;  // ranks that compute the model together
+    bool shards = false;   // each of them writes a file of its own
 
     [[nodiscard]] transport::TransportOptions transport(const Tool& tool) const;
 };
 // --timeout and --max-memory.
 void add_transfer_options(OptionTable& table, TransferOptions& options);
-// --tp
-void add_tp_option(OptionTable& table, TransferOptions& options);
+// --tp and --shards
+void add_tp_options(OptionTable& table, TransferOptions& options);
 void add_dry_run_option(OptionTable& table, TransferOptions& options, std::string help);
 
 // Parses the endpoints (empty text: none), and checks all that can be known before long work: see transport::prepare,

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 
 #include "common/sources.h"
+#include "kv/shard_files.h"
 
 namespace hetero::tool {
 namespace {
@@ -41,6 +43,13 @@ std::vector<std::byte> bytes_of(std::string_view text) {
     const auto bytes = std::as_bytes(std::span(text));
     return {bytes.begin(), bytes.end()};
 }
+// This rank's file of a state in shards.
+std::string own_path(const transport::Endpoint& whole) {
+    const Communicator& group = transport::group();
+    return kv::shard_path(whole.path, static_cast<std::uint32_t>(group.rank()),
+                          static_cast<std::uint32_t>(group.size()));
+}
+
 std::string_view text_of(const std::vector<std::byte>& bytes) {
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
@@ -68,10 +77,44 @@ Result<std::string> read_once(const std::function<Result<std::string>()>& read) 
     return std::string(text_of(bytes));
 }
 
-Result<std::unique_ptr<kv::Sink>> open_group_sink(const transport::Endpoint& endpoint,
-                                                  const transport::TransportOptions& options) {
-    if (!transport::group().is_root()) return discarding_sink();
-    return transport::open_sink(endpoint, options);
+Status check_shards(const Tool& tool, const std::vector<transport::Endpoint>& outputs) {
+    Communicator& group = transport::group();
+    const auto check = [&]() -> Status {
+        for (const transport::Endpoint& output : outputs) {
+            if (output.kind != transport::EndpointKind::file)
+                return fail(Errc::usage, "--shards: {} cannot be divided; write to a file",
+                            transport::to_string(output));
+            std::error_code error;
+            if (group.is_root() && std::filesystem::exists(output.path, error))
+                return fail(Errc::bad_input,
+                            "{}: is there, and would be read instead of the shards beside it; remove it", output.path);
+            HETERO_CHECK(io::check_output_path(own_path(output), tool.overwrite()));
+        }
+        return {};
+    };
+    return group.agree(check());
+}
+
+Result<std::unique_ptr<kv::Sink>> GroupWriter::open(const transport::Endpoint& endpoint,
+                                                    const transport::TransportOptions& options,
+                                                    const engine::Session& session, kv::Header& header) const {
+    const Communicator& group = transport::group();
+    if (!shards_) {
+        if (!group.is_root()) return discarding_sink();
+        return transport::open_sink(endpoint, options);
+    }
+    header.shard = session.shard();
+    if (!group.is_root()) {
+        for (kv::Sequence& sequence : header.sequences) sequence.logits.clear();  // the first rank has them
+    }
+    return transport::open_sink({transport::EndpointKind::file, own_path(endpoint), -1}, options);
+}
+
+Status GroupWriter::commit(kv::Sink& sink) const {
+    if (!shards_) return sink.commit();
+    Communicator& group = transport::group();
+    HETERO_CHECK(group.agree({}));  // all have written their layers
+    return group.agree(sink.commit());
 }
 
 void report_group(Tool& tool, const Communicator::Counters& before) {

@@ -80,7 +80,7 @@ Json describe(const std::vector<Job>& jobs) {
 class PrefillRun {
 public:
     PrefillRun(Tool& tool, const PrefillOptions& options, std::vector<Job> jobs, const kv::State* prefix)
-        : tool_(tool), options_(options), jobs_(std::move(jobs)), prefix_(prefix) {}
+        : tool_(tool), options_(options), jobs_(std::move(jobs)), prefix_(prefix), writer_(options.transfer.shards) {}
 
     // Computes all sequences. What the last one left in the session is exported while it is written.
     Status compute(engine::Session& session, kv::Header& header) {
@@ -120,10 +120,10 @@ public:
                 layers = {};
             }
             for (std::uint32_t i = 0; i < header.identity.n_layers; ++i) {
-                HETERO_TRY(const kv::Layer layer, session.gather_layer(i));
+                HETERO_TRY(const kv::Layer layer, writer_.layer(session, i));
                 HETERO_CHECK(sink.write_layer(layer));
             }
-            HETERO_CHECK(sink.commit());
+            HETERO_CHECK(writer_.commit(sink));
             return logits_file_ ? logits_file_->publish() : Status{};
         };
         Status status = write_layers();
@@ -173,7 +173,7 @@ private:
     Status export_session(const engine::Session& session, std::uint32_t n_layers) {
         std::vector<kv::Layer>& layers = finished_.emplace_back();
         for (std::uint32_t i = 0; i < n_layers; ++i) {
-            HETERO_TRY(auto layer, session.gather_layer(i));
+            HETERO_TRY(auto layer, writer_.layer(session, i));
             layers.push_back(std::move(layer));
         }
         return {};
@@ -183,6 +183,7 @@ private:
     const PrefillOptions& options_;
     std::vector<Job> jobs_;
     const kv::State* prefix_;
+    GroupWriter writer_;
     std::vector<std::vector<kv::Layer>> finished_;  // [sequence][layer], of all but the last
     std::optional<NpyWriter> logits_file_;
     std::uint64_t computed_ = 0;
@@ -250,7 +251,8 @@ Status run_prefill(Tool& tool, const PrefillOptions& options) {
     HETERO_TRY(auto session, engine::Session::create(loaded.model, engine_options, capacity));
     PrefillRun run(tool, options, std::move(jobs), prefix ? &*prefix : nullptr);
     HETERO_CHECK(run.compute(*session, header));
-    HETERO_TRY(auto sink, open_group_sink(endpoints.outputs.front(), options.transfer.transport(tool)));
+    HETERO_TRY(auto sink, GroupWriter(options.transfer.shards)
+                              .open(endpoints.outputs.front(), options.transfer.transport(tool), *session, header));
     HETERO_CHECK(run.write(*session, header, *sink));
     run.report(header, loaded);
     return {};

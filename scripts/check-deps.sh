@@ -13,10 +13,11 @@ declare -A allowed=(
   [lib/kv]="base io quant kernels"
   [lib/model]="base io kernels"
   [lib/tokenizer]="base io"
+  [lib/convert]="base io model tokenizer quant kernels"
   [lib/hw]="base kernels quant"
   [lib/engine]="base kv model tokenizer quant kernels"
   [lib/transport]="base io kv"
-  [tools]="base io kv model tokenizer hw engine transport quant kernels common"
+  [tools]="base io kv model tokenizer convert hw engine transport quant kernels common"
 )
 # header pattern: the only folders that may include it
 declare -A external=(

@@ -47,6 +47,10 @@ struct AttentionArgs {
     std::size_t q_head_stride = 0, out_head_stride = 0;  // elements from one head to the next
 };
 
+// 8-bit floats. e4m3fn and e5m2: OCP 8-bit floating point (https://www.opencompute.org, OFP8 1.0). e4m3fnuz: one zero, NaN
+// 80, exponent bias 8 (Noune et al., https://arxiv.org/abs/2206.02915).
+enum class Fp8 : std::uint8_t { e4m3fn, e4m3fnuz, e5m2 };
+
 struct Ops {
     const char* name;  // "scalar", "avx2", "avx512"
 
@@ -119,6 +123,29 @@ struct Ops {
     void (*dequantize_u8)(const std::uint8_t* q, float scale, float zero, float* x, std::size_t n);  // x = q * scale + zero, no FMA
     // Smallest and largest of n >= 1 values; false (and the outputs unspecified) if any is NaN or infinite. Exact.
     bool (*min_max)(const float* x, std::size_t n, float* min, float* max);
+
+    // KV along tokens: a scale for each column of [rows >= 1][n], the rows `stride` elements apart. All exact.
+    // Smallest and largest of each column; false (and the outputs unspecified) if any value is NaN or infinite.
+    bool (*min_max_columns)(const float* x, std::size_t rows, std::size_t stride, std::size_t n, float* min, float* max);
+    // One row: q = clamp(rne((x - zero) / scale), low, high), -128 <= low, high <= 255, as a byte (two's complement);
+    // scale 0 gives 0.
+    void (*quantize_columns)(const float* x, const float* scale, const float* zero, int low, int high, std::uint8_t* q,
+                             std::size_t n);
+    // x = q * scale + zero, no FMA; q is a signed byte where is_signed.
+    void (*dequantize_columns)(const std::uint8_t* q, bool is_signed, const float* scale, const float* zero, float* x,
+                               std::size_t n);
+
+    // The low `bits` (2 to 7) of each of n bytes as one string of bits, first byte first, lowest bit first:
+    // ceil(n * bits / 8) bytes, the unused high bits of the last one 0. And back, as unsigned or two's complement bytes.
+    void (*pack_bits)(int bits, const std::uint8_t* codes, std::uint8_t* packed, std::size_t n);
+    void (*unpack_bits)(int bits, bool is_signed, const std::uint8_t* packed, std::uint8_t* codes, std::size_t n);
+
+    // y = H x / sqrt(n) for each of `blocks` consecutive blocks of n values, n a power of two: Sylvester's Hadamard matrix as
+    // a fast transform, strides 1, 2, 4 ... in this order, then times the float nearest to 1 / sqrt(n). y may be x. Exact.
+    void (*hadamard)(const float* x, float* y, std::size_t blocks, std::size_t n);
+
+    // x / scale in 8 bits, nearest even, beyond the largest: the largest; scale 0: zero. NaN stays NaN. Exact.
+    void (*quantize_fp8)(Fp8 format, const float* x, float scale, std::uint8_t* q, std::size_t n);
 };
 
 // The best backend this CPU can run, or the one that the environment variable HETERO_BACKEND names.

@@ -63,6 +63,14 @@ struct BF16 {
     }
 };
 
+struct I8 {
+    static constexpr std::size_t kElems = 16, kBytes = 16;
+    template <class Sink>
+    static HETERO_INLINE void decode(const Byte* b, Sink sink) {
+        sink(0, signed_values(load_bytes(b)));
+    }
+};
+
 struct Q8_0 {
     static constexpr std::size_t kElems = 32, kBytes = 34;
     template <class Sink>
@@ -248,6 +256,9 @@ bool visit_format(DType type, Visit visit) {
             return true;
         case DType::bf16:
             visit(BF16{});
+            return true;
+        case DType::i8:
+            visit(I8{});
             return true;
         case DType::q8_0:
             visit(Q8_0{});

@@ -24,6 +24,8 @@
 #include "kernels/cpu/elementwise.h"
 //
 #include "kernels/cpu/kv_int8.h"
+//
+#include "kernels/cpu/kv_codes.h"
 
 namespace hetero::kernels::HETERO_ISA {
 
@@ -57,6 +59,13 @@ const Ops kOps = {
     .dequantize_i8 = dequantize_i8,
     .dequantize_u8 = dequantize_u8,
     .min_max = min_max,
+    .min_max_columns = min_max_columns,
+    .quantize_columns = quantize_columns,
+    .dequantize_columns = dequantize_columns,
+    .pack_bits = pack_bits,
+    .unpack_bits = unpack_bits,
+    .hadamard = hadamard,
+    .quantize_fp8 = quantize_fp8,
 };
 
 }  // namespace hetero::kernels::HETERO_ISA

@@ -90,6 +90,11 @@ HETERO_INLINE F32x16 where_less(F32x16 x, F32x16 y, F32x16 a, F32x16 b) {
              _mm256_blendv_ps(b.part[1], a.part[1], _mm256_cmp_ps(x.part[1], y.part[1], _CMP_LT_OQ))}};
 }
 
+HETERO_INLINE bool any_greater(F32x16 a, F32x16 b) {
+    return _mm256_movemask_ps(_mm256_or_ps(_mm256_cmp_ps(a.part[0], b.part[0], _CMP_GT_OQ),
+                                           _mm256_cmp_ps(a.part[1], b.part[1], _CMP_GT_OQ))) != 0;
+}
+
 HETERO_INLINE F32x16 iota() {
     return {{_mm256_setr_ps(0, 1, 2, 3, 4, 5, 6, 7), _mm256_setr_ps(8, 9, 10, 11, 12, 13, 14, 15)}};
 }

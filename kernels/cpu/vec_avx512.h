@@ -60,6 +60,9 @@ HETERO_INLINE F32x16 copy_sign(F32x16 magnitude, F32x16 sign) {
 HETERO_INLINE F32x16 where_less(F32x16 x, F32x16 y, F32x16 a, F32x16 b) {
     return {{_mm512_mask_blend_ps(_mm512_cmp_ps_mask(x.part[0], y.part[0], _CMP_LT_OQ), b.part[0], a.part[0])}};
 }
+HETERO_INLINE bool any_greater(F32x16 a, F32x16 b) {
+    return _mm512_cmp_ps_mask(a.part[0], b.part[0], _CMP_GT_OQ) != 0;
+}
 // v in lanes [begin, end), else other; 0 <= begin, end <= 16.
 HETERO_INLINE F32x16 where_between(std::size_t begin, std::size_t end, F32x16 v, F32x16 other) {
     const auto mask = static_cast<__mmask16>(((1u << end) - 1) & ~((1u << begin) - 1));

@@ -29,6 +29,13 @@ const Ops kOps = {
     .dequantize_i8 = dequantize_i8,
     .dequantize_u8 = dequantize_u8,
     .min_max = min_max,
+    .min_max_columns = min_max_columns,
+    .quantize_columns = quantize_columns,
+    .dequantize_columns = dequantize_columns,
+    .pack_bits = pack_bits,
+    .unpack_bits = unpack_bits,
+    .hadamard = hadamard,
+    .quantize_fp8 = quantize_fp8,
 };
 
 }  // namespace hetero::kernels::ref

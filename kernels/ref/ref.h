@@ -51,4 +51,15 @@ void dequantize_i8(const std::int8_t* q, float scale, float* x, std::size_t n);
 void dequantize_u8(const std::uint8_t* q, float scale, float zero, float* x, std::size_t n);
 bool min_max(const float* x, std::size_t n, float* min, float* max);
 
+// kv_codes.cpp
+bool min_max_columns(const float* x, std::size_t rows, std::size_t stride, std::size_t n, float* min, float* max);
+void quantize_columns(const float* x, const float* scale, const float* zero, int low, int high, std::uint8_t* q,
+                      std::size_t n);
+void dequantize_columns(const std::uint8_t* q, bool is_signed, const float* scale, const float* zero, float* x,
+                        std::size_t n);
+void pack_bits(int bits, const std::uint8_t* codes, std::uint8_t* packed, std::size_t n);
+void unpack_bits(int bits, bool is_signed, const std::uint8_t* packed, std::uint8_t* codes, std::size_t n);
+void hadamard(const float* x, float* y, std::size_t blocks, std::size_t n);
+void quantize_fp8(Fp8 format, const float* x, float scale, std::uint8_t* q, std::size_t n);
+
 }  // namespace hetero::kernels::ref

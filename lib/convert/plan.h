@@ -21,10 +21,11 @@ enum class RowOrder : std::uint8_t {
     deinterleave  // the inverse
 };
 
-// Rows of one input tensor, seen as [rows][cols] (all dimensions but the last are rows; a vector is one row).
+// Rows of one input tensor, seen as [rows][cols]: all dimensions but the last are rows. A vector is one row of all its
+// values, or, with one column, as many rows as it has values.
 struct Piece {
     std::string source;
-    std::uint64_t first_row = 0, rows = 0;
+    std::uint64_t first_row = 0, rows = 0, cols = 0;
     RowOrder order = RowOrder::as_is;
     std::uint64_t head_rows = 0;                      // of an order that is not as_is: rows per head
     std::uint64_t rotary_first = 0, rotary_rows = 0;  // which rows of each head are reordered
@@ -36,20 +37,32 @@ struct TensorPlan {
     std::vector<std::uint64_t> shape;  // in the output, outermost first
     std::vector<Piece> pieces;         // one after another along the rows of the output
     float add = 0;                     // to every value: GGUF files of some families hold 1 + w
+    std::vector<float> values;         // instead of pieces: what no input tensor holds
     // May be stored in another type than f32: a matrix that the model multiplies by, or the embedding.
     bool quantizable = false;
 };
 
+enum class Target : std::uint8_t { gguf, folder };
+
 struct Plan {
-    std::vector<TensorPlan> tensors;                                  // in the order of the output
+    std::vector<TensorPlan> tensors;  // in the order of the output
+    bool copy_metadata = false;       // of a GGUF made of a GGUF: the input's keys come first, byte for byte
     std::vector<std::pair<std::string, io::GgufMetaValue>> metadata;  // of a GGUF; general.* of the writer not included
     std::vector<std::pair<std::string, std::string>> files;           // of a folder: name and text
+    std::vector<std::string> warnings;                                // one line each, for the user
 };
 
-// A Hugging Face folder to GGUF: names, metadata keys and tokenizer as llama.cpp reads them. A family that GGUF has no
-// architecture for is refused by name.
+// A Hugging Face folder to GGUF: names, metadata keys and tokenizer as llama.cpp reads them. What GGUF has no words for
+// is refused by name: a family, a way that layers slide, a split of text.
 Result<Plan> plan_to_gguf(const model::Model& model);
-// A GGUF to a Hugging Face folder: config.json, tokenizer.json, tokenizer_config.json and published tensor names.
+// A GGUF to a Hugging Face folder: config.json, generation_config.json, tokenizer.json, tokenizer_config.json and
+// published tensor names.
 Result<Plan> plan_to_folder(const model::Model& model);
+
+// The same container again: every weight under its own name, the words unchanged. What the model does not need (masks
+// and other derived tensors of types that no weight has) is left out.
+Result<Plan> plan_same(const model::Model& model);
+// One of the three.
+Result<Plan> make_plan(const model::Model& model, Target target);
 
 }  // namespace hetero::convert

@@ -1,5 +1,6 @@
 // Runs a program eagerly, op by op, over a chunk of tokens. All memory is taken when it is made.
-// Rows, heads and tokens are divided among the threads of a pool; the result does not depend on how.
+// Rows, heads and tokens are divided among the threads of a pool, rows and heads among the ranks of a group before
+// that; the result does not depend on how.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -8,10 +9,12 @@
 #include <span>
 #include <vector>
 
+#include "base/communicator.h"
 #include "base/result.h"
 #include "base/threads.h"
 #include "engine/kv_cache.h"
 #include "engine/linear.h"
+#include "engine/share.h"
 #include "engine/slots.h"
 #include "model/program.h"
 
@@ -24,17 +27,19 @@ class Executor {
 public:
     using LogitsFn = std::function<Status(std::size_t index, std::span<const float> logits)>;
 
-    // `program` and `pool` must outlive the executor. Chunks have at most `chunk_tokens` tokens. `packed` is null for
-    // products that are Precision::precise.
-    Executor(const model::Program& program, ThreadPool& pool, std::uint32_t chunk_tokens,
+    // `program`, `pool` and `group` must outlive the executor. Chunks have at most `chunk_tokens` tokens. `packed` is
+    // null for products that are Precision::precise.
+    Executor(const model::Program& program, ThreadPool& pool, std::uint32_t chunk_tokens, Communicator& group,
              std::shared_ptr<const PackedWeights> packed = nullptr);
     // What the constructor takes, without the KV cache and the packed weights.
     [[nodiscard]] static std::uint64_t bytes_needed(const model::Program& program, std::uint32_t chunk_tokens,
+                                                    const Communicator& group,
                                                     Precision precision = Precision::precise);
 
     // Computes `tokens` at positions [first, first + tokens.size()), appends their K and V to `cache`, and hands the
-    // wanted logits to `on_logits` in order (index within the chunk). Token ids must be valid.
-    // Errors: those of KvCache::store (the smallest place is named), and what on_logits returns.
+    // wanted logits to `on_logits` in order (index within the chunk). Token ids must be valid. All ranks of the group
+    // call it with the same arguments and get the same logits; `cache` is of this rank's heads.
+    // Errors: those of KvCache::store (the smallest place is named), of the group, and what on_logits returns.
     Status run(std::span<const std::int32_t> tokens, std::uint64_t first, KvCache& cache, Rows rows,
                const LogitsFn& on_logits);
 
@@ -62,6 +67,7 @@ private:
         std::size_t x_stride;
         float* y;
         std::size_t y_stride;
+        Range rows = {};                          // of multiply_all(): those that this rank computes
         const PackedMatrix* packed = nullptr;     // set by prepare(), where the product is fast
         const std::uint8_t* quantized = nullptr;  // x for it
         const std::uint8_t* residual = nullptr;   // where fine: what quantized lacks of x
@@ -95,23 +101,30 @@ private:
     // Several products of the same input as one parallel loop: fewer meetings of the threads.
     void multiply_all(std::span<Product> products, std::size_t n_tokens, bool fine = false);
     // y += norm(W x)
-    void multiply_add(const model::Matrix& weight, const std::optional<model::Norm>& norm, const float* x,
-                      std::size_t x_stride, float* y, std::size_t y_stride, std::size_t n_tokens);
-    // y[token][head] = W[head] x[token][head]; `x_head` and `y_head` elements from one head to the next.
+    Status multiply_add(const model::Matrix& weight, const std::optional<model::Norm>& norm, const float* x,
+                        std::size_t x_stride, float* y, std::size_t y_stride, std::size_t n_tokens);
+    // y[token][head] = W[head] x[token][head] for this rank's heads; `x_head` and `y_head` elements from one head to
+    // the next.
     void multiply_heads(const model::Matrix& weight, std::size_t n_heads, const float* x, std::size_t x_stride,
                         std::size_t x_head, float* y, std::size_t y_stride, std::size_t y_head, std::size_t n_tokens);
-    // One product of every active expert's slots, rows divided among the threads: y = f(W x) as `rows_of_expert` says.
-    void for_expert_rows(std::size_t rows,
+    // Divides the rows of a matrix of every expert that has slots among the threads: body(expert, begin, end).
+    void for_expert_rows(Range rows,
                          const std::function<void(std::uint32_t expert, std::size_t begin, std::size_t end)>& body);
     // The input of the experts' products, x [slot][cols], quantized expert by expert where `sample`, one of their
     // matrices, is packed; and an expert's product of it.
     void quantize_slots(const model::Matrix& sample, const float* x);
     [[nodiscard]] Product expert_product(const model::Matrix& weight, std::size_t first_slot, const float* x,
                                          float* y) const;
+    // Completes y[token][...], of which each rank has computed a part: rows of a matrix, or heads of `dim` elements.
+    Status gather_rows(float* y, std::size_t rows, std::size_t stride, std::size_t n_tokens);
+    Status gather_heads(float* y, std::size_t n_heads, std::size_t dim, std::size_t stride, std::size_t n_tokens);
+    Status gather(float* y, std::size_t stride, std::size_t n_tokens);  // of parts_
     [[nodiscard]] std::size_t rows_per_task(std::size_t rows) const;
 
     const model::Program& program_;
     ThreadPool& pool_;
+    Communicator& group_;
+    Share share_;
     Sizes sizes_;
     std::uint32_t chunk_tokens_;
     std::vector<std::vector<float>> registers_;  // [register][token][width]
@@ -124,6 +137,9 @@ private:
     std::shared_ptr<const PackedWeights> packed_;  // null: precise
     std::vector<std::uint8_t> quantized_;          // activations of the products in work
     std::vector<float> residual_;                  // [token][col], of fine products
+    std::vector<Range> parts_;                     // [rank], elements of a token that are gathered
+    std::vector<std::size_t> part_bytes_;          // [rank]
+    std::vector<float> packed_rows_;               // [token][element] of this rank's part
 };
 
 }  // namespace hetero::engine

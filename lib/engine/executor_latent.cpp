@@ -14,9 +14,10 @@ void Executor::multiply_heads(const model::Matrix& weight, std::size_t n_heads, 
                               std::size_t x_head, float* y, std::size_t y_stride, std::size_t y_head,
                               std::size_t n_tokens) {
     const std::size_t rows = weight.rows / n_heads;
-    const std::size_t block = std::min(rows, rows_per_task(weight.rows)), blocks = (rows + block - 1) / block;
-    pool_.parallel_for(n_heads * blocks, [&](std::size_t task, int) {
-        const std::size_t head = task / blocks, begin = task % blocks * block;
+    const Range heads = share_.heads(n_heads);
+    const std::size_t block = std::min(rows, rows_per_task(rows * heads.size())), blocks = (rows + block - 1) / block;
+    pool_.parallel_for(heads.size() * blocks, [&](std::size_t task, int) {
+        const std::size_t head = heads.begin + task / blocks, begin = task % blocks * block;
         // Row r of the matrix is written to y[r]: the head's first row, head * rows, must come to head * y_head.
         const Product product{&weight, x + head * x_head, x_stride, y + head * (y_head - rows), y_stride};
         multiply(product, head * rows + begin, head * rows + std::min(begin + block, rows), n_tokens);
@@ -54,8 +55,9 @@ Status Executor::op(const model::LatentQuery& query, const Chunk& chunk) {
     const RopeTable& rope = ropes_[query.rope];
     const kernels::RopeTable table{rope.cos.data(), rope.sin.data(), rope.frequencies.size()};
     const kernels::RopePairing pairing = program_.ropes[query.rope].pairing;
+    const Range heads = share_.heads(query.n_heads);
     pool_.parallel_for(n_tokens, [&](std::size_t token, int) {
-        for (std::size_t head = 0; head < query.n_heads; ++head) {
+        for (std::size_t head = heads.begin; head < heads.end; ++head) {
             kernels::ops().rope(in + token * width(query.in) + head * in_head + plain,
                                 out + token * width(query.out) + head * out_head + layout.head_dim_k, 1,
                                 layout.head_dim_v, table, token, pairing);
@@ -65,9 +67,10 @@ Status Executor::op(const model::LatentQuery& query, const Chunk& chunk) {
 }
 
 Status Executor::op(const model::HeadProject& project, const Chunk& chunk) {
+    const std::size_t dim = project.weight.rows / project.n_heads, n_tokens = chunk.tokens.size();
     multiply_heads(project.weight, project.n_heads, at(project.in), width(project.in), project.weight.cols,
-                   at(project.out), width(project.out), project.weight.rows / project.n_heads, chunk.tokens.size());
-    return {};
+                   at(project.out), width(project.out), dim, n_tokens);
+    return gather_heads(at(project.out), project.n_heads, dim, width(project.out), n_tokens);
 }
 
 }  // namespace hetero::engine

@@ -8,14 +8,14 @@
 
 namespace hetero::engine {
 
-void Executor::for_expert_rows(std::size_t rows,
-                               const std::function<void(std::uint32_t, std::size_t, std::size_t)>& body) {
+void Executor::for_expert_rows(Range rows, const std::function<void(std::uint32_t, std::size_t, std::size_t)>& body) {
     const std::span<const std::uint32_t> active = slots_.active();
-    const std::size_t block = std::min(rows, rows_per_task(rows * active.size()));
-    const std::size_t blocks = (rows + block - 1) / block;
+    if (rows.size() == 0) return;
+    const std::size_t block = std::min(rows.size(), rows_per_task(rows.size() * active.size()));
+    const std::size_t blocks = (rows.size() + block - 1) / block;
     pool_.parallel_for(active.size() * blocks, [&](std::size_t task, int) {
-        const std::size_t begin = task % blocks * block;
-        body(active[task / blocks], begin, std::min(begin + block, rows));
+        const std::size_t begin = rows.begin + task % blocks * block;
+        body(active[task / blocks], begin, std::min(begin + block, rows.end));
     });
 }
 
@@ -43,7 +43,9 @@ Executor::Product Executor::expert_product(const model::Matrix& weight, std::siz
 Status Executor::op(const model::MoeAdd& moe, const Chunk& chunk) {
     const std::size_t n_tokens = chunk.tokens.size(), hidden = width(moe.in);
     const float* in = at(moe.in);
-    Product scores{&moe.router, in, hidden, slots_.scores(), moe.experts.size()};
+    // Every rank computes all scores: they are few, and a meeting of the ranks would take longer.
+    const std::size_t experts = moe.experts.size();
+    Product scores{&moe.router, in, hidden, slots_.scores(), experts, {0, experts}};
     multiply_all({&scores, 1}, n_tokens);
     HETERO_CHECK(slots_.assign(moe, chunk.first, n_tokens, pool_));
 
@@ -52,7 +54,7 @@ Status Executor::op(const model::MoeAdd& moe, const Chunk& chunk) {
     });
     quantize_slots(moe.experts.front().up, slots_.rows());
     const std::size_t ffn = moe.experts.front().up.rows;
-    for_expert_rows(ffn, [&](std::uint32_t number, std::size_t begin, std::size_t end) {
+    for_expert_rows(share_.rows(ffn), [&](std::uint32_t number, std::size_t begin, std::size_t end) {
         const model::Expert& expert = moe.experts[number];
         const std::size_t first = slots_.first(number), count = slots_.count(number);
         float* gate = slots_.gate() + first * ffn;
@@ -63,9 +65,11 @@ Status Executor::op(const model::MoeAdd& moe, const Chunk& chunk) {
             activate(moe.activation, gate + slot * ffn + begin, up + slot * ffn + begin, end - begin);
         }
     });
+    HETERO_CHECK(gather_rows(slots_.gate(), ffn, ffn, slots_.size()));
     quantize_slots(moe.experts.front().down, slots_.gate());
     const std::size_t out_width = width(moe.out);
-    for_expert_rows(out_width, [&](std::uint32_t number, std::size_t begin, std::size_t end) {
+    const Range own = share_.rows(out_width);
+    for_expert_rows(own, [&](std::uint32_t number, std::size_t begin, std::size_t end) {
         multiply(expert_product(moe.experts[number].down, slots_.first(number), slots_.gate(), slots_.rows()), begin,
                  end, slots_.count(number));
     });
@@ -75,17 +79,17 @@ Status Executor::op(const model::MoeAdd& moe, const Chunk& chunk) {
         float* sum = nullptr;
         for (std::size_t k = 0; k < moe.rule.top_k; ++k) {
             const Slots::Choice choice = slots_.choice(token, k);
-            float* product = slots_.rows() + choice.slot * out_width;
-            ops.scale(product, choice.weight, out_width);
+            float* product = slots_.rows() + choice.slot * out_width + own.begin;
+            ops.scale(product, choice.weight, own.size());
             if (sum == nullptr) {
                 sum = product;
             } else {
-                ops.add(product, sum, out_width);
+                ops.add(product, sum, own.size());
             }
         }
-        ops.add(sum, out + token * out_width, out_width);
+        ops.add(sum, out + token * out_width + own.begin, own.size());
     });
-    return {};
+    return gather_rows(out, out_width, out_width, n_tokens);
 }
 
 }  // namespace hetero::engine

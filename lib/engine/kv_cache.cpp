@@ -17,10 +17,11 @@ std::size_t round_up(std::size_t bytes) { return (bytes + alignment - 1) / align
 bool is_latent(const model::KvLayout& layer) { return layer.kind == model::KvLayout::Kind::latent; }
 
 // The V of a latent layer lies in the rows of its K.
-std::size_t part_bytes(const model::KvLayout& layer, DType dtype, PartId part, std::uint64_t capacity) {
+std::size_t part_bytes(const model::KvLayout& layer, const Range& heads, DType dtype, PartId part,
+                       std::uint64_t capacity) {
     if (is_latent(layer) && part == PartId::v) return 0;
     const std::size_t dim = part == PartId::k ? layer.query_dim() : layer.head_dim_v;
-    return round_up(dim * layer.n_kv_heads * capacity * kernels::dtype_bytes(dtype, 1));
+    return round_up(dim * heads.size() * capacity * kernels::dtype_bytes(dtype, 1));
 }
 
 // The largest magnitude that rounds to a finite value of the type.
@@ -55,12 +56,13 @@ bool all_finite(DType dtype, const std::byte* bytes, std::size_t n) {
 
 }  // namespace
 
-std::uint64_t KvCache::bytes_needed(std::span<const model::KvLayout> layers, DType dtype, std::uint64_t capacity) {
+std::uint64_t KvCache::bytes_needed(std::span<const model::KvLayout> layers, std::span<const Range> heads, DType dtype,
+                                    std::uint64_t capacity) {
     std::uint64_t bytes = 0;
-    for (const model::KvLayout& layer : layers) {
+    for (std::size_t layer = 0; layer < layers.size(); ++layer) {
         for (const PartId part : {PartId::k, PartId::v}) {
             // A part cannot overflow: heads and sizes are bounded by the model's limits, the capacity by its context.
-            if (__builtin_add_overflow(bytes, part_bytes(layer, dtype, part, capacity), &bytes)) {
+            if (__builtin_add_overflow(bytes, part_bytes(layers[layer], heads[layer], dtype, part, capacity), &bytes)) {
                 return std::numeric_limits<std::uint64_t>::max();
             }
         }
@@ -68,18 +70,22 @@ std::uint64_t KvCache::bytes_needed(std::span<const model::KvLayout> layers, DTy
     return bytes;
 }
 
-Result<KvCache> KvCache::create(std::span<const model::KvLayout> layers, DType dtype, std::uint64_t capacity) {
+Result<KvCache> KvCache::create(std::span<const model::KvLayout> layers, std::span<const Range> heads, DType dtype,
+                                std::uint64_t capacity) {
     KvCache cache;
     cache.layers_.assign(layers.begin(), layers.end());
     cache.dtype_ = dtype;
     cache.capacity_ = capacity;
     std::size_t offset = 0;
-    for (const model::KvLayout& layer : layers) {
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+        model::KvLayout& layer = cache.layers_[i];
+        layer.n_kv_heads = static_cast<std::uint32_t>(heads[i].size());
+        cache.first_heads_.push_back(static_cast<std::uint32_t>(heads[i].begin));
         cache.k_offset_.push_back(offset);
-        offset += part_bytes(layer, dtype, PartId::k, capacity);
+        offset += part_bytes(layer, heads[i], dtype, PartId::k, capacity);
         cache.v_offset_.push_back(
             is_latent(layer) ? cache.k_offset_.back() + kernels::dtype_bytes(dtype, layer.head_dim_k) : offset);
-        offset += part_bytes(layer, dtype, PartId::v, capacity);
+        offset += part_bytes(layer, heads[i], dtype, PartId::v, capacity);
     }
     cache.memory_.reset(static_cast<std::byte*>(std::aligned_alloc(alignment, round_up(std::max(offset, alignment)))));
     if (cache.memory_ == nullptr) {
@@ -118,8 +124,8 @@ tl::unexpected<Error> KvCache::not_finite(std::size_t layer, PartId part, std::u
     while (at + 1 < dim && std::fabs(values[at]) <= largest(dtype_)) ++at;
     const float value = values[at];
     const std::string_view type = kernels::dtype_info(dtype_).name;
-    const std::string place =
-        fmt::format("layer {}, {}, token {}, head {}, dim {}", layer, kv::part_name(part), token, head, at);
+    const std::string place = fmt::format("layer {}, {}, token {}, head {}, dim {}", layer, kv::part_name(part), token,
+                                          first_head(layer) + head, at);
     if (std::isfinite(value)) {
         return fail(Errc::bad_input, "{}: {} does not fit {}; use {}", place, value, type,
                     dtype_ == DType::f16 ? "bf16" : "f32");
@@ -166,11 +172,11 @@ void KvCache::save(std::size_t layer, PartId part, std::uint64_t first, std::uin
 }
 
 Status KvCache::load(std::size_t layer, PartId part, std::uint64_t first, std::uint64_t end,
-                     std::span<const std::byte> in) {
+                     std::span<const std::byte> in, std::uint32_t in_heads, std::uint32_t in_first) {
     const std::size_t bytes = row_bytes(layer, part);
     const std::uint32_t dim = head_dim(layer, part);
-    const std::byte* source = in.data();
     for (std::uint64_t token = first; token < end; ++token) {
+        const std::byte* source = in.data() + ((token - first) * in_heads + in_first) * bytes;
         for (std::uint32_t head = 0; head < heads(layer); ++head, source += bytes) {
             if (!all_finite(dtype_, source, dim)) {
                 std::vector<float> values(dim);

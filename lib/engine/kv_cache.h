@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "engine/share.h"
 #include "kernels/api/ops.h"
 #include "kv/state.h"
 #include "model/program.h"
@@ -19,15 +20,18 @@ namespace hetero::engine {
 class KvCache {
 public:
     // What create() reserves; the largest number where it is beyond 64 bits.
-    [[nodiscard]] static std::uint64_t bytes_needed(std::span<const model::KvLayout> layers, kernels::DType dtype,
+    [[nodiscard]] static std::uint64_t bytes_needed(std::span<const model::KvLayout> layers,
+                                                    std::span<const Range> heads, kernels::DType dtype,
                                                     std::uint64_t capacity_tokens);
-    // dtype: f16, bf16 or f32. Errors: resource.
-    static Result<KvCache> create(std::span<const model::KvLayout> layers, kernels::DType dtype,
-                                  std::uint64_t capacity_tokens);
+    // heads: of each layer, the KV heads that are kept: those of one rank. They are counted from 0 here; messages name
+    // them as the model does. dtype: f16, bf16 or f32. Errors: resource.
+    static Result<KvCache> create(std::span<const model::KvLayout> layers, std::span<const Range> heads,
+                                  kernels::DType dtype, std::uint64_t capacity_tokens);
 
     [[nodiscard]] kernels::DType dtype() const noexcept { return dtype_; }
     [[nodiscard]] std::uint64_t capacity() const noexcept { return capacity_; }
     [[nodiscard]] std::uint32_t heads(std::size_t layer) const noexcept { return layers_[layer].n_kv_heads; }
+    [[nodiscard]] std::uint32_t first_head(std::size_t layer) const noexcept { return first_heads_[layer]; }
     [[nodiscard]] std::uint32_t head_dim(std::size_t layer, kv::PartId part) const noexcept;
     // K and V as attention reads them. Of a latent layer both are the whole rows, of which the values are the first
     // part.
@@ -38,12 +42,13 @@ public:
     // narrow.
     Status store(std::size_t layer, kv::PartId part, std::uint64_t token, const float* values);
 
-    // Tokens [first, end) as [token][kv_head][head_dim] in the resident type, to and from dense bytes. load() refuses
-    // values that are not finite, as store() does.
+    // Tokens [first, end) as [token][kv_head][head_dim] in the resident type, to and from dense bytes. What load()
+    // reads has `in_heads` heads, of which those of this cache begin at `in_first`; it refuses values that are not
+    // finite, as store() does.
     void save(std::size_t layer, kv::PartId part, std::uint64_t first, std::uint64_t end,
               std::span<std::byte> out) const;
     Status load(std::size_t layer, kv::PartId part, std::uint64_t first, std::uint64_t end,
-                std::span<const std::byte> in);
+                std::span<const std::byte> in, std::uint32_t in_heads, std::uint32_t in_first);
 
 private:
     struct Free {
@@ -56,7 +61,8 @@ private:
     [[nodiscard]] tl::unexpected<Error> not_finite(std::size_t layer, kv::PartId part, std::uint64_t token,
                                                    std::uint32_t head, const float* values) const;
 
-    std::vector<model::KvLayout> layers_;
+    std::vector<model::KvLayout> layers_;           // n_kv_heads: those that are kept
+    std::vector<std::uint32_t> first_heads_;        // [layer], of the model's
     std::vector<std::size_t> k_offset_, v_offset_;  // [layer], bytes into memory_
     std::unique_ptr<std::byte, Free> memory_;
     kernels::DType dtype_ = kernels::DType::f16;

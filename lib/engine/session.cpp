@@ -1,6 +1,7 @@
 #include "engine/session.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <new>
 
@@ -14,6 +15,8 @@ namespace hetero::engine {
 namespace {
 
 using kv::PartId;
+
+constexpr std::size_t gather_bytes = 16U << 20;  // of one part of a layer that ranks hand over at once
 
 Status check_options(const Options& options) {
     const kernels::DType type = options.kv_dtype;
@@ -41,17 +44,6 @@ Status check_memory(std::uint64_t kv_bytes, std::uint64_t work_bytes, std::uint6
 kv::LayerShape layer_shape(const model::KvLayout& layout) {
     if (layout.kind == model::KvLayout::Kind::latent) return {kv::LayerKind::mla, 0};
     return layout.window == 0 ? kv::LayerShape{} : kv::LayerShape{kv::LayerKind::swa, layout.window};
-}
-
-std::string kept_text(const kv::LayerShape& shape) {
-    switch (shape.kind) {
-        case kv::LayerKind::swa:
-            return fmt::format("the last {} tokens", shape.window);
-        case kv::LayerKind::mla:
-            return "latents";
-        default:
-            return "K and V of all tokens";
-    }
 }
 
 }  // namespace
@@ -89,18 +81,21 @@ kv::Identity identity_of(const model::Model& model, const Digest& tokenizer_dige
 }
 
 struct Session::Impl {
-    Impl(std::shared_ptr<const model::Model> model_, const Options& options_, std::uint32_t chunk, KvCache cache_)
+    Impl(std::shared_ptr<const model::Model> model_, const Options& options_, Communicator& group_, std::uint32_t chunk,
+         KvCache cache_)
         : model(std::move(model_)),
           options(options_),
+          group(group_),
           pool(options.threads == 0 ? default_thread_count() : options.threads),
           cache(std::move(cache_)),
-          executor(model->program, pool, chunk,
+          executor(model->program, pool, chunk, group,
                    options.precision == Precision::fast ? PackedWeights::of(model, pool) : nullptr),
           chunk_tokens(chunk),
           first_held(model->program.kv.size()) {}
 
     std::shared_ptr<const model::Model> model;
     Options options;
+    Communicator& group;
     ThreadPool pool;
     KvCache cache;
     Executor executor;
@@ -117,6 +112,8 @@ struct Session::Impl {
     // Tokens [first, end).
     Status import_part(const kv::Header& header, std::uint32_t layer, const kv::Part& part, PartId id,
                        std::uint64_t first, std::uint64_t end);
+    Result<kv::Part> gather_part(std::uint32_t layer, const kv::Part& own, PartId id) const;
+    [[nodiscard]] kv::Part empty_part(std::uint64_t n_tokens, std::uint64_t heads, std::uint32_t dim) const;
 };
 
 Result<std::unique_ptr<Session>> Session::create(std::shared_ptr<const model::Model> model, const Options& options,
@@ -129,13 +126,18 @@ Result<std::unique_ptr<Session>> Session::create(std::shared_ptr<const model::Mo
     }
     const auto chunk = static_cast<std::uint32_t>(std::min<std::uint64_t>(options.chunk_tokens, capacity_tokens));
     const model::Program& program = model->program;
-    const std::uint64_t kv_bytes = KvCache::bytes_needed(program.kv, options.kv_dtype, capacity_tokens);
-    std::uint64_t work_bytes = Executor::bytes_needed(program, chunk, options.precision);
+    Communicator& group = options.group != nullptr ? *options.group : single_process();
+    if (const std::size_t most = most_ranks(program); static_cast<std::size_t>(group.size()) > most) {
+        return fail(Errc::usage, "{} ranks cannot divide the model's {} attention heads", group.size(), most);
+    }
+    const std::vector<Range> heads = kv_heads_by_layer(program, Share(group));
+    const std::uint64_t kv_bytes = KvCache::bytes_needed(program.kv, heads, options.kv_dtype, capacity_tokens);
+    std::uint64_t work_bytes = Executor::bytes_needed(program, chunk, group, options.precision);
     if (options.precision == Precision::fast) work_bytes += PackedWeights::bytes_needed(program);
     HETERO_CHECK(check_memory(kv_bytes, work_bytes, capacity_tokens));
-    HETERO_TRY(KvCache cache, KvCache::create(program.kv, options.kv_dtype, capacity_tokens));
+    HETERO_TRY(KvCache cache, KvCache::create(program.kv, heads, options.kv_dtype, capacity_tokens));
     try {
-        auto impl = std::make_unique<Impl>(std::move(model), options, chunk, std::move(cache));
+        auto impl = std::make_unique<Impl>(std::move(model), options, group, chunk, std::move(cache));
         return std::unique_ptr<Session>(new Session(std::move(impl)));
     } catch (const std::exception& error) {  // memory, or threads
         return fail(Errc::resource, "cannot set up a session of {} tokens: {}", capacity_tokens, error.what());
@@ -206,6 +208,16 @@ Result<std::span<const float>> Session::decode(TokenId token) {
     return result;
 }
 
+kv::Part Session::Impl::empty_part(std::uint64_t n_tokens, std::uint64_t heads, std::uint32_t dim) const {
+    kv::Part part;
+    part.scheme.codec = kernels::dtype_info(cache.dtype()).name;
+    part.scheme.source_dtype = cache.dtype();
+    part.values.dtype = cache.dtype();
+    part.values.shape = {n_tokens, heads, dim};
+    part.values.bytes.resize(kernels::dtype_bytes(cache.dtype(), part.values.elements()));
+    return part;
+}
+
 Result<kv::Layer> Session::export_layer(std::uint32_t layer) const {
     HETERO_CHECK(impl_->check_ready());
     const KvCache& cache = impl_->cache;
@@ -220,16 +232,75 @@ Result<kv::Layer> Session::export_layer(std::uint32_t layer) const {
         kv::Layer out;
         for (const PartId id : {PartId::k, PartId::v}) {
             kv::Part& part = out.part(id);
-            part.scheme.codec = kernels::dtype_info(cache.dtype()).name;
-            part.scheme.source_dtype = cache.dtype();
-            part.values.dtype = cache.dtype();
-            part.values.shape = {n_tokens - first, cache.heads(layer), cache.head_dim(layer, id)};
-            part.values.bytes.resize(kernels::dtype_bytes(cache.dtype(), part.values.elements()));
+            part = impl_->empty_part(n_tokens - first, cache.heads(layer), cache.head_dim(layer, id));
             cache.save(layer, id, first, n_tokens, part.values.bytes);
         }
         return out;
     } catch (const std::bad_alloc&) {
         return fail(Errc::resource, "out of memory while exporting layer {} ({} tokens)", layer, n_tokens);
+    }
+}
+
+kv::Shard Session::shard() const {
+    const Communicator& group = impl_->group;
+    if (group.size() == 1) return {};
+    return {static_cast<std::uint32_t>(group.size()), static_cast<std::uint32_t>(group.rank()),
+            impl_->cache.first_head(0), impl_->cache.heads(0)};
+}
+
+// A head that several ranks have is handed over by the first of them.
+Result<kv::Part> Session::Impl::gather_part(std::uint32_t layer, const kv::Part& own, PartId id) const {
+    const Share share(group);
+    std::vector<Range> parts;  // [rank], KV heads
+    std::size_t n_heads = 0;
+    for (int rank = 0; rank < group.size(); ++rank) {
+        const Range heads = kv_heads_by_layer(model->program, share.of(static_cast<std::size_t>(rank)))[layer];
+        parts.push_back({std::max(heads.begin, n_heads), std::max(heads.end, n_heads)});
+        n_heads = parts.back().end;
+    }
+    const Range mine = parts[share.rank()];
+    const std::size_t row = kernels::dtype_bytes(cache.dtype(), cache.head_dim(layer, id));  // bytes
+    const std::size_t own_stride = cache.heads(layer) * row, whole_stride = n_heads * row;
+    const std::uint64_t n_tokens = own.values.shape[0];
+    kv::Part whole;
+    if (group.is_root()) whole = empty_part(n_tokens, n_heads, cache.head_dim(layer, id));
+    std::vector<std::byte> packed;
+    std::vector<std::size_t> sizes(parts.size());
+    const std::uint64_t block = std::max<std::uint64_t>(1, gather_bytes / whole_stride);
+    for (std::uint64_t first = 0; first < n_tokens; first += block) {
+        const std::uint64_t count = std::min(block, n_tokens - first);
+        for (std::size_t rank = 0; rank < parts.size(); ++rank) sizes[rank] = count * parts[rank].size() * row;
+        packed.resize(count * mine.size() * row);
+        for (std::uint64_t i = 0; i < count && mine.size() > 0; ++i) {
+            std::memcpy(&packed[i * mine.size() * row],
+                        &own.values.bytes[(first + i) * own_stride + (mine.begin - cache.first_head(layer)) * row],
+                        mine.size() * row);
+        }
+        HETERO_TRY(const std::span<const std::byte> all, group.gather(packed, sizes));
+        if (!group.is_root()) continue;
+        const std::byte* from = all.data();
+        for (const Range& heads : parts) {
+            for (std::uint64_t i = 0; i < count && heads.size() > 0; ++i, from += heads.size() * row) {
+                std::memcpy(&whole.values.bytes[(first + i) * whole_stride + heads.begin * row], from,
+                            heads.size() * row);
+            }
+        }
+    }
+    return whole;
+}
+
+Result<kv::Layer> Session::gather_layer(std::uint32_t layer) const {
+    HETERO_TRY(kv::Layer own, export_layer(layer));
+    if (impl_->group.size() == 1) return own;
+    try {
+        kv::Layer whole;
+        for (const PartId id : {PartId::k, PartId::v}) {
+            HETERO_TRY(whole.part(id), impl_->gather_part(layer, own.part(id), id));
+            own.part(id) = {};
+        }
+        return whole;
+    } catch (const std::bad_alloc&) {
+        return fail(Errc::resource, "out of memory while gathering layer {} ({} tokens)", layer, impl_->position);
     }
 }
 
@@ -253,14 +324,21 @@ Status Session::Impl::check_kind(const kv::Header& header, std::uint32_t layer) 
     const kv::LayerShape stored = header.layer_shape(layer), here = layer_shape(model->program.kv[layer]);
     const bool whole = here.kind == kv::LayerKind::swa && stored == kv::LayerShape{};
     if (stored == here || whole) return {};
-    return fail(Errc::bad_input, "layer {}: the state keeps {}, the model needs {}", layer, kept_text(stored),
-                kept_text(here));
+    return fail(Errc::bad_input, "layer {}: the state is {}, the model needs {}", layer, kv::to_text(stored),
+                kv::to_text(here));
 }
 
 Status Session::Impl::import_part(const kv::Header& header, std::uint32_t layer, const kv::Part& part, PartId id,
                                   std::uint64_t first, std::uint64_t end) {
-    const std::uint64_t heads = cache.heads(layer), dim = cache.head_dim(layer, id), n_tokens = end - first;
+    const std::uint32_t heads = header.stored_heads(), dim = cache.head_dim(layer, id);
+    const std::uint32_t own_first = cache.first_head(layer), own_end = own_first + cache.heads(layer);
+    const std::uint64_t n_tokens = end - first;
     const auto at = [&] { return fmt::format("layer {}, {}", layer, kv::part_name(id)); };
+    if (own_first < header.shard.head_first || own_end > header.shard.head_first + heads) {
+        return fail(Errc::bad_input, "{}: the state has the KV heads {} to {}, here {} to {} are needed", at(),
+                    header.shard.head_first, header.shard.head_first + heads - 1, own_first, own_end - 1);
+    }
+    const std::uint32_t skipped = own_first - header.shard.head_first;
     if (part.scheme.codec == kernels::dtype_info(cache.dtype()).name) {
         const kv::Tensor& values = part.values;
         if (values.dtype != cache.dtype() || values.shape != std::vector<std::uint64_t>{n_tokens, heads, dim} ||
@@ -269,7 +347,7 @@ Status Session::Impl::import_part(const kv::Header& header, std::uint32_t layer,
                         values.bytes.size(), kernels::dtype_info(values.dtype).name, n_tokens, heads, dim,
                         kernels::dtype_info(cache.dtype()).name);
         }
-        return cache.load(layer, id, first, end, values.bytes);
+        return cache.load(layer, id, first, end, values.bytes, heads, skipped);
     }
     auto values = kv::decode_part(header, part, n_tokens, id);
     if (!values) return fail_with(values.error(), at());
@@ -277,7 +355,7 @@ Status Session::Impl::import_part(const kv::Header& header, std::uint32_t layer,
         return fail(Errc::bad_input, "{}: {} values, expected {}", at(), values->size(), n_tokens * heads * dim);
     }
     for (std::uint64_t token = 0; token < n_tokens; ++token) {
-        HETERO_CHECK(cache.store(layer, id, first + token, values->data() + token * heads * dim));
+        HETERO_CHECK(cache.store(layer, id, first + token, values->data() + (token * heads + skipped) * dim));
     }
     return {};
 }

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "base/communicator.h"
 #include "base/hash.h"
 #include "base/result.h"
 #include "engine/linear.h"
@@ -20,7 +21,10 @@ struct Options {
     int threads = 0;                                // 0: default_thread_count()
     kernels::DType kv_dtype = kernels::DType::f16;  // resident type: f16, bf16, f32
     std::uint32_t chunk_tokens = 256;               // of prefill
-    Precision precision = Precision::precise;       // of products with the weights
+    // The processes that compute together, one session in each; outlives the session. Each keeps the K and V of its own
+    // heads, and all make the same calls with the same arguments.
+    Communicator* group = nullptr;             // null: this process alone
+    Precision precision = Precision::precise;  // of products with the weights
 };
 
 enum class Logits { none, last, all };
@@ -35,6 +39,7 @@ enum class Logits { none, last, all };
 class Session {
 public:
     // Takes the memory for `capacity` tokens (at most the context) at once; not enough: resource, with both figures.
+    // More ranks in the group than query heads: usage.
     static Result<std::unique_ptr<Session>> create(std::shared_ptr<const model::Model> model, const Options& options,
                                                    std::uint64_t capacity_tokens);
     ~Session();
@@ -56,13 +61,18 @@ public:
     // One step: appends `token`, gives the logits of the next one [vocab_size], valid until the next call.
     Result<std::span<const float>> decode(TokenId token);
 
-    // The cache as a layer of a KV state, in the resident type: the tokens before position() that layer_shapes() says
-    // are stored. Errors: usage (no such layer; tokens that an imported state did not have).
+    // The cache as a layer of a KV state, in the resident type: the heads of this rank, of the tokens before position()
+    // that layer_shapes() says are stored. Errors: usage (no such layer; tokens that an imported state did not have).
     Result<kv::Layer> export_layer(std::uint32_t layer) const;
+    // Which heads these are, as the header of such a state says it.
+    [[nodiscard]] kv::Shard shard() const;
+    // The heads of all ranks, on the group's rank 0; the others get an empty layer. A call of all ranks.
+    Result<kv::Layer> gather_layer(std::uint32_t layer) const;
     // Replaces the cache of one layer; all layers must be given, in any order, before the session is used.
     // n_tokens of every layer must agree. A state in the resident type is taken bit for bit, any other codec is decoded
-    // to it. A layer has the tokens that header.layer_shape(layer) says; a layer with a window may come whole. Only the
-    // shape is compared with the model's: whether the state belongs to it (kv::compare) is the caller's question.
+    // to it. A layer has the tokens that header.layer_shape(layer) says; a layer with a window may come whole. The
+    // state has all heads, or at least those of this rank; others are left out. Only the shape is compared with the
+    // model's: whether the state belongs to it (kv::compare) is the caller's question.
     // Errors: bad_input (another kind or shape, damaged sizes, a value that is not finite in the resident type).
     Status import_layer(const kv::Header& header, std::uint32_t layer, const kv::Layer& value, std::uint64_t n_tokens);
     // Forgets tokens from the end. Where the cache came from a state whose layers keep only a window, no more than the

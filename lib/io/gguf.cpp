@@ -85,6 +85,7 @@ struct GgufFile::Impl {
     GgufMetadata metadata;
     std::map<std::string, Entry, std::less<>> tensors;
     std::vector<std::string> names;
+    std::uint64_t alignment_bytes = 0;
 
     explicit Impl(MappedFile&& mapped) : file(std::move(mapped)) {}
 
@@ -158,7 +159,8 @@ Result<std::uint64_t> GgufFile::Impl::alignment() const {
 
 // Checks where each tensor lies and fills `tensors`. `position`: end of the tensor table.
 Status GgufFile::Impl::place(const std::vector<TensorInfo>& infos, std::uint64_t position) {
-    HETERO_TRY(const std::uint64_t align, alignment());
+    HETERO_TRY(alignment_bytes, alignment());
+    const std::uint64_t align = alignment_bytes;
     const std::span<const std::byte> bytes = file.bytes();
     const std::uint64_t data_begin = (position + align - 1) / align * align;
 
@@ -228,8 +230,8 @@ Status GgufFile::Impl::read() {
 
 template <class T>
 Result<const T*> GgufFile::Impl::look_up(std::string_view key, std::string_view expected) const {
-    const auto found = metadata.find(key);
-    if (found == metadata.end()) return nullptr;
+    const auto found = metadata.values.find(key);
+    if (found == metadata.values.end()) return nullptr;
     const T* value = std::get_if<T>(&found->second);
     if (value == nullptr) return wrong_type(key, expected, found->second);
     return value;
@@ -237,8 +239,8 @@ Result<const T*> GgufFile::Impl::look_up(std::string_view key, std::string_view 
 
 template <class T>
 Result<const std::vector<T>*> GgufFile::Impl::look_up_array(std::string_view key, std::string_view expected) const {
-    const auto found = metadata.find(key);
-    if (found == metadata.end()) return nullptr;
+    const auto found = metadata.values.find(key);
+    if (found == metadata.values.end()) return nullptr;
     const GgufArray* array = std::get_if<GgufArray>(&found->second);
     const std::vector<T>* values = array == nullptr ? nullptr : std::get_if<std::vector<T>>(array);
     if (values == nullptr) return wrong_type(key, expected, found->second);
@@ -260,7 +262,11 @@ Result<std::shared_ptr<const GgufFile>> GgufFile::open(const std::string& path) 
 }
 
 const std::string& GgufFile::path() const noexcept { return impl_->file.path(); }
-const std::map<std::string, GgufValue, std::less<>>& GgufFile::metadata() const noexcept { return impl_->metadata; }
+const std::map<std::string, GgufValue, std::less<>>& GgufFile::metadata() const noexcept {
+    return impl_->metadata.values;
+}
+const std::vector<GgufRawKey>& GgufFile::raw_metadata() const noexcept { return impl_->metadata.raw; }
+std::uint64_t GgufFile::alignment_bytes() const noexcept { return impl_->alignment_bytes; }
 
 Result<std::optional<std::int64_t>> GgufFile::integer(std::string_view key) const {
     HETERO_TRY(const std::int64_t* value, impl_->look_up<std::int64_t>(key, "an integer below 2^63"));
@@ -268,8 +274,8 @@ Result<std::optional<std::int64_t>> GgufFile::integer(std::string_view key) cons
 }
 
 Result<std::optional<double>> GgufFile::number(std::string_view key) const {
-    const auto found = impl_->metadata.find(key);
-    if (found == impl_->metadata.end()) return std::nullopt;
+    const auto found = impl_->metadata.values.find(key);
+    if (found == impl_->metadata.values.end()) return std::nullopt;
     if (const auto* value = std::get_if<double>(&found->second)) return *value;
     if (const auto* value = std::get_if<std::int64_t>(&found->second)) return static_cast<double>(*value);
     if (const auto* value = std::get_if<std::uint64_t>(&found->second)) return static_cast<double>(*value);
@@ -312,5 +318,7 @@ std::string GgufFile::why(std::string_view name) const {
 }
 
 const std::vector<std::string>& GgufFile::names() const { return impl_->names; }
+
+void GgufFile::forget(const TensorView& view) const { impl_->file.forget(view.bytes); }
 
 }  // namespace hetero::io

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -23,6 +24,12 @@ using GgufArray =
 // An integer is an int64, and a uint64 only above INT64_MAX.
 using GgufValue = std::variant<std::int64_t, std::uint64_t, double, bool, std::string_view, GgufArray>;
 
+// A key as the file has it.
+struct GgufRawKey {
+    std::string_view key;
+    std::span<const std::byte> value;  // number of its type, then the value
+};
+
 class GgufFile final : public TensorSource {
 public:
     // Refuses: wrong magic or version, truncated header or data (both sizes or the first tensor that does not fit are
@@ -33,6 +40,9 @@ public:
 
     [[nodiscard]] const std::string& path() const noexcept;
     [[nodiscard]] const std::map<std::string, GgufValue, std::less<>>& metadata() const noexcept;
+    // The same keys in the order of the file; views into the mapped file.
+    [[nodiscard]] const std::vector<GgufRawKey>& raw_metadata() const noexcept;
+    [[nodiscard]] std::uint64_t alignment_bytes() const noexcept;
 
     // Typed look-ups. Missing: nullopt; another type than asked: bad_input naming key, expected and found type.
     Result<std::optional<std::int64_t>> integer(std::string_view key) const;
@@ -47,6 +57,7 @@ public:
     [[nodiscard]] const TensorView* find(std::string_view name) const override;
     [[nodiscard]] std::string why(std::string_view name) const override;
     [[nodiscard]] const std::vector<std::string>& names() const override;
+    void forget(const TensorView& view) const override;
 
     struct Impl;
     explicit GgufFile(std::unique_ptr<Impl> impl);

@@ -204,9 +204,11 @@ Result<GgufMetadata> read_gguf_metadata(GgufCursor& in, std::uint64_t count) {
             return fail(Errc::bad_input, "{}: a metadata key before byte {} has {} bytes, at most {} are allowed",
                         in.path(), in.position(), key.size(), max_key_bytes);
         }
-        const auto [entry, added] = metadata.try_emplace(std::string(key));
+        const auto [entry, added] = metadata.values.try_emplace(std::string(key));
         if (!added) return fail(Errc::bad_input, "{}: metadata '{}' is there twice", in.path(), printable(key));
+        const std::uint64_t begin = in.position();
         HETERO_CHECK(read_value(in, key, entry->second));
+        metadata.raw.push_back({key, in.since(begin)});
     }
     return metadata;
 }

@@ -4,9 +4,11 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <vector>
 
 #include "base/result.h"
 #include "io/gguf.h"
@@ -20,6 +22,9 @@ public:
     explicit GgufCursor(const MappedFile& file) : file_(file) {}
 
     [[nodiscard]] std::uint64_t position() const { return position_; }
+    [[nodiscard]] std::span<const std::byte> since(std::uint64_t begin) const {
+        return file_.bytes().subspan(begin, position_ - begin);
+    }
     [[nodiscard]] std::uint64_t left() const { return file_.bytes().size() - position_; }
     [[nodiscard]] const std::string& path() const { return file_.path(); }
 
@@ -53,7 +58,10 @@ private:
     std::uint64_t position_ = 0;
 };
 
-using GgufMetadata = std::map<std::string, GgufValue, std::less<>>;
+struct GgufMetadata {
+    std::map<std::string, GgufValue, std::less<>> values;
+    std::vector<GgufRawKey> raw;  // in the order of the file
+};
 
 // Reads `count` keys with their values. Strings are views into the file.
 Result<GgufMetadata> read_gguf_metadata(GgufCursor& in, std::uint64_t count);

@@ -52,4 +52,10 @@ const GgmlType* ggml_type(std::uint32_t id) noexcept {
     return found == ggml_types.end() ? nullptr : found;
 }
 
+const GgmlType* ggml_type(kernels::DType dtype) noexcept {
+    const auto* found =
+        std::find_if(ggml_types.begin(), ggml_types.end(), [dtype](const GgmlType& t) { return t.dtype == dtype; });
+    return found == ggml_types.end() ? nullptr : found;
+}
+
 }  // namespace hetero::io

@@ -19,5 +19,7 @@ struct GgmlType {
 
 // nullptr for numbers that ggml does not define, or no longer does.
 [[nodiscard]] const GgmlType* ggml_type(std::uint32_t id) noexcept;
+// nullptr for types that ggml does not have.
+[[nodiscard]] const GgmlType* ggml_type(kernels::DType dtype) noexcept;
 
 }  // namespace hetero::io

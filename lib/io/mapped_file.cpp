@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <limits>
 #include <utility>
 
@@ -43,6 +44,17 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
     }
     file.bytes_ = {static_cast<const std::byte*>(memory), static_cast<std::size_t>(size)};
     return file;
+}
+
+bool MappedFile::forget(std::span<const std::byte> part) const noexcept {
+    const auto begin = reinterpret_cast<std::uintptr_t>(part.data()), end = begin + part.size();
+    const auto first = reinterpret_cast<std::uintptr_t>(bytes_.data());
+    if (begin < first || end > first + bytes_.size()) return false;
+    const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+    const std::uintptr_t from = (begin + page - 1) / page * page, to = end / page * page;
+    // The map is read-only, so nothing can be lost.
+    if (from < to) ::madvise(reinterpret_cast<void*>(from), to - from, MADV_DONTNEED);
+    return true;
 }
 
 MappedFile::~MappedFile() {

@@ -23,6 +23,9 @@ public:
 
     [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return bytes_; }
     [[nodiscard]] const std::string& path() const noexcept { return path_; }
+    // Gives back the memory of the whole pages within `part`, where it lies in bytes(); touched again, they are read
+    // again. False where it does not lie there.
+    bool forget(std::span<const std::byte> part) const noexcept;
 
 private:
     std::span<const std::byte> bytes_;

@@ -3,7 +3,6 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cstring>
 #include <limits>
@@ -15,39 +14,14 @@
 #include "base/printable.h"
 #include "io/mapped_file.h"
 #include "io/safetensors_header.h"
+#include "io/safetensors_types.h"
 
 namespace hetero::io {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "safetensors is little-endian and read in place");
 
-using kernels::DType;
-
 constexpr std::uint64_t max_header_bytes = 100'000'000;  // as in the reference implementation
-
-struct StoredType {
-    std::string_view name;
-    std::uint32_t bits;
-    std::optional<DType> dtype;  // none: hetero cannot compute with it
-};
-constexpr std::array stored_types{
-    StoredType{"F64", 64, std::nullopt},    StoredType{"F32", 32, DType::f32},
-    StoredType{"F16", 16, DType::f16},      StoredType{"BF16", 16, DType::bf16},
-    StoredType{"I64", 64, std::nullopt},    StoredType{"I32", 32, DType::i32},
-    StoredType{"I16", 16, std::nullopt},    StoredType{"I8", 8, DType::i8},
-    StoredType{"U64", 64, std::nullopt},    StoredType{"U32", 32, std::nullopt},
-    StoredType{"U16", 16, std::nullopt},    StoredType{"U8", 8, DType::u8},
-    StoredType{"BOOL", 8, std::nullopt},    StoredType{"F8_E4M3", 8, std::nullopt},
-    StoredType{"F8_E5M2", 8, std::nullopt}, StoredType{"F8_E8M0", 8, std::nullopt},
-    StoredType{"F6_E2M3", 6, std::nullopt}, StoredType{"F6_E3M2", 6, std::nullopt},
-    StoredType{"F4", 4, std::nullopt},      StoredType{"C64", 64, std::nullopt},
-};
-
-const StoredType* stored_type(std::string_view name) {
-    const auto* found =
-        std::find_if(stored_types.begin(), stored_types.end(), [&](const StoredType& t) { return t.name == name; });
-    return found == stored_types.end() ? nullptr : found;
-}
 
 struct Entry {
     TensorView view;
@@ -61,6 +35,7 @@ public:
     static Result<Shard> open(const std::string& path);
     Entries entries;
     [[nodiscard]] const std::string& path() const { return file_.path(); }
+    bool forget(std::span<const std::byte> data) const { return file_.forget(data); }
 
 private:
     Status place(std::uint64_t data_begin);
@@ -100,7 +75,7 @@ Result<Shard> Shard::open(const std::string& path) {
 
 // The byte range must be what shape and type say.
 Status Shard::check_size(const HeaderTensor& tensor) const {
-    const StoredType* type = stored_type(tensor.dtype);
+    const SafetensorsType* type = safetensors_type(tensor.dtype);
     if (type == nullptr) return {};  // its size is unknown; refused when it is asked for
     std::uint64_t bits = type->bits;
     bool empty = false;
@@ -157,7 +132,7 @@ Status Shard::place(std::uint64_t data_begin) {
 }
 
 void Shard::add(const HeaderTensor& tensor, std::span<const std::byte> data) {
-    const StoredType* type = stored_type(tensor.dtype);
+    const SafetensorsType* type = safetensors_type(tensor.dtype);
     Entry entry;
     entry.view.shape = tensor.shape;
     entry.view.file = path();
@@ -199,6 +174,11 @@ public:
                            found->second.view.file, printable(name), found->second.stored_type);
     }
     [[nodiscard]] const std::vector<std::string>& names() const override { return names_; }
+    void forget(const TensorView& view) const override {
+        for (const Shard& shard : shards_) {
+            if (shard.forget(view.bytes)) return;
+        }
+    }
 
 private:
     std::string path_;

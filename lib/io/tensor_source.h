@@ -28,6 +28,8 @@ public:
     [[nodiscard]] virtual std::string why(std::string_view name) const;
     // All names, sorted bytewise, those of unsupported types included.
     [[nodiscard]] virtual const std::vector<std::string>& names() const = 0;
+    // The data of `view` will not be needed for a while: its memory may be given back. The view stays valid.
+    virtual void forget(const TensorView& view) const;
 };
 
 }  // namespace hetero::io

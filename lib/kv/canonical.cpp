@@ -3,6 +3,8 @@
 #include <bit>
 #include <string_view>
 
+#include "quant/spec.h"
+
 namespace hetero::kv {
 namespace {
 
@@ -49,9 +51,10 @@ std::string describe(const Scheme& scheme) {
     if (codec == nullptr || !codec->has_scale())
         return fmt::format("codec={} source_dtype={}", escape(scheme.codec), dtype_name(scheme.source_dtype));
     const quant::Params& params = scheme.params;
-    return fmt::format("codec={} axis={} group={} symmetric={:d} scale_dtype={} source_dtype={}", escape(scheme.codec),
-                       params.axis == quant::Axis::token ? "token" : "channel", params.group, params.symmetric,
-                       dtype_name(params.scale_dtype), dtype_name(scheme.source_dtype));
+    return fmt::format("codec={} axis={} group={} symmetric={:d} scale_dtype={}{} source_dtype={}",
+                       escape(scheme.codec), quant::axis_name(params.axis), params.group, params.symmetric,
+                       dtype_name(params.scale_dtype), params.hadamard ? " rotation=hadamard" : "",
+                       dtype_name(scheme.source_dtype));
 }
 
 std::string header_text(const Header& header) {

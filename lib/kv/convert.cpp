@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <new>
+#include <numeric>
 #include <utility>
 
 #include "base/threads.h"
@@ -33,10 +34,10 @@ bool same_storage(const Scheme& a, const Scheme& b) { return a.codec == b.codec 
 
 // `wanted` with the source_dtype it has after a conversion from `from`.
 Scheme scheme_after(const Scheme& from, Scheme wanted, const Codec& from_codec, const Codec& wanted_codec) {
-    if (!wanted_codec.has_scale()) {
+    if (!wanted_codec.quantized()) {
         wanted.source_dtype = wanted_codec.value_dtype(wanted.params);
     } else {
-        wanted.source_dtype = from_codec.has_scale() ? from.source_dtype : from_codec.value_dtype(from.params);
+        wanted.source_dtype = from_codec.quantized() ? from.source_dtype : from_codec.value_dtype(from.params);
     }
     return wanted;
 }
@@ -48,16 +49,12 @@ EncodedBytes offsets(const Codec& codec, const Scheme& scheme, Shape shape, std:
     return codec.bytes(scheme.params, shape);
 }
 
-// A range of whole groups, long enough to be worth a task: cut where both schemes can be cut.
-std::uint64_t tokens_per_task(const Scheme& from, const Scheme& to, const Shape& shape) {
-    std::uint64_t step = 1;
-    for (const Scheme* scheme : {&from, &to}) {
-        if (scheme->params.axis != quant::Axis::channel) continue;
-        const std::uint64_t group = std::max<std::uint32_t>(1, scheme->params.group);
-        std::uint64_t a = step, b = group;
-        while (b != 0) a = std::exchange(b, a % b);
-        step = step / a * group;
-    }
+// A range of whole groups, long enough to be worth a task: cut where both codecs can be cut.
+std::uint64_t tokens_per_task(const Codec& from, const Scheme& from_scheme, const Codec& to, const Scheme& to_scheme,
+                              const Shape& shape) {
+    const std::uint64_t from_step = from.token_step(from_scheme.params), to_step = to.token_step(to_scheme.params);
+    if (from_step == 0 || to_step == 0) return std::max<std::uint64_t>(1, shape.tokens);
+    const std::uint64_t step = std::lcm(from_step, to_step);
     const std::uint64_t row = std::max<std::uint64_t>(1, std::uint64_t{shape.heads} * shape.head_dim);
     const std::uint64_t wanted = std::max<std::uint64_t>(1, values_per_task / row);
     return (wanted + step - 1) / step * step;
@@ -86,7 +83,7 @@ public:
             size.zero != from.zero.bytes.size()) {
             return fail(Errc::bad_input, "the data's size does not fit {} tokens of codec {}", n_tokens, in->name());
         }
-        const std::uint64_t step = tokens_per_task(from.scheme, scheme, shape);
+        const std::uint64_t step = tokens_per_task(*in, from.scheme, *out, scheme, shape);
         const std::size_t tasks = n_tokens / step + (n_tokens % step != 0 ? 1 : 0);
         std::vector<Status> done(tasks);
         for (Worker& worker : workers_) worker.seconds = 0;
@@ -173,7 +170,7 @@ Result<Header> converted_header(const Header& in, const Scheme& k, const Scheme&
         for (std::size_t layer = 0; layer < schemes.size(); ++layer) {
             if (same_storage(schemes[layer], wanted)) continue;
             HETERO_TRY(const Codec* from, codec_of(schemes[layer]));
-            if (from->has_scale() && to->has_scale() && !requantize) {
+            if (from->quantized() && to->quantized() && !requantize) {
                 return fail(
                     Errc::usage,
                     "layer {}, {}: already quantized ({}); quantizing again adds error to error: start from the "
@@ -217,8 +214,8 @@ Result<Part> encode_part(const Header& header, const Scheme& scheme, std::uint64
 }
 
 bool conversion_is_exact(const Scheme& from, const Scheme& to) {
-    if (same_storage(from, to)) return true;
-    return (from.codec == "f16" || from.codec == "bf16") && to.codec == "f32";
+    // Every codec decodes to binary32. vLLM's has no scale but 1, and f16 holds all that e4m3 does.
+    return same_storage(from, to) || to.codec == "f32" || (from.codec == "compat:vllm_fp8" && to.codec == "f16");
 }
 
 Result<ConvertReport> convert_state(Source& in, Sink& out, const Scheme& k, const Scheme& v, bool requantize,
@@ -236,7 +233,7 @@ Result<ConvertReport> convert_state(Source& in, Sink& out, const Scheme& k, cons
                 for (PartId id : {PartId::k, PartId::v}) {
                     Part& part = data.part(id);
                     report.bytes_in += stored_bytes(part);
-                    values += part.values.elements();
+                    values += from.stored_tokens(s, layer) * from.stored_heads() * from.identity.head_dim(id);
                     const Scheme& scheme = header.scheme(layer, id);
                     report.exact = report.exact && conversion_is_exact(part.scheme, scheme);
                     if (!same_storage(part.scheme, scheme)) {

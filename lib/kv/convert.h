@@ -16,7 +16,8 @@ Result<std::vector<float>> decode_part(const Header& header, const Part& part, s
 Result<Part> encode_part(const Header& header, const Scheme& scheme, std::uint64_t n_tokens, PartId id,
                          const std::vector<float>& values, std::uint64_t first_token = 0);
 
-// True where going from one scheme to the other loses nothing (same scheme, or a wider float).
+// True where going from one scheme to the other loses nothing, whatever the values: the same scheme, or a float that
+// holds all that the codec decodes to.
 [[nodiscard]] bool conversion_is_exact(const Scheme& from, const Scheme& to);
 
 struct ConvertReport {

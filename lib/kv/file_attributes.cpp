@@ -5,7 +5,8 @@
 
 #include "base/hash.h"
 #include "kv/file_layout.h"
-#include "quant/codec.h"
+#include "quant/rotation.h"
+#include "quant/spec.h"
 
 namespace hetero::kv::layout {
 namespace {
@@ -17,6 +18,16 @@ Result<DType> require_dtype(const h5::Node& node, const std::string& name) {
     const std::optional<DType> dtype = kernels::dtype_from_name(text);
     if (!dtype) return fail(Errc::bad_input, "attribute {} of {}: dtype \"{}\" is not known", name, node.path(), text);
     return *dtype;
+}
+
+// Whether heads are rotated; absent: no.
+Result<bool> read_rotation(const h5::Node& node, std::uint32_t head_dim) {
+    HETERO_TRY(const std::optional<std::string> rotation, node.get<std::string>("rotation"));
+    const std::string expected = fmt::format("hadamard:{}", quant::rotation_size(head_dim));
+    if (rotation && *rotation != expected)
+        return fail(Errc::bad_input, "attribute rotation of {} is \"{}\"; {} is expected of a head of {}", node.path(),
+                    *rotation, expected, head_dim);
+    return rotation.has_value();
 }
 
 }  // namespace
@@ -63,7 +74,7 @@ Result<Identity> read_identity(const h5::Node& root) {
     return identity;
 }
 
-Result<Scheme> read_scheme(const h5::Node& node) {
+Result<Scheme> read_scheme(const h5::Node& node, std::uint32_t head_dim) {
     Scheme scheme;
     HETERO_TRY(scheme.codec, require<std::string>(node, "scheme"));
     HETERO_TRY(scheme.source_dtype, require_dtype(node, "source_dtype"));
@@ -73,12 +84,13 @@ Result<Scheme> read_scheme(const h5::Node& node) {
                     quant::codec_names());
     if (!codec->has_scale()) return scheme;
     HETERO_TRY(const std::string axis, require<std::string>(node, "axis"));
-    if (axis != "token" && axis != "channel")
-        return fail(Errc::bad_input, "attribute axis of {} is \"{}\"; token or channel is expected", node.path(), axis);
-    scheme.params.axis = axis == "token" ? quant::Axis::token : quant::Axis::channel;
+    const auto known = quant::axis_from_name(axis);
+    if (!known) return fail(Errc::bad_input, "attribute axis of {}: {}", node.path(), known.error().message);
+    scheme.params.axis = *known;
     HETERO_TRY(scheme.params.group, require_u32(node, "group"));
     HETERO_TRY(scheme.params.symmetric, require<bool>(node, "symmetric"));
     HETERO_TRY(scheme.params.scale_dtype, require_dtype(node, "scale_dtype"));
+    HETERO_TRY(scheme.params.hadamard, read_rotation(node, head_dim));
     return scheme;
 }
 

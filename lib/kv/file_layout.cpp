@@ -37,6 +37,13 @@ std::uint64_t layer_chunks(const Header& header, std::size_t sequence, std::size
     return chunk_count(header.stored_tokens(sequence, layer), header.tokens_per_chunk);
 }
 
+std::uint64_t column_chunks(const Header& header, std::size_t sequence, std::size_t layer, Column column) {
+    const Scheme& scheme = header.scheme(layer, part_of(column));
+    const quant::Codec* codec = quant::find_codec(scheme.codec);
+    const bool shared = column >= Column::k_scale && codec != nullptr && codec->token_step(scheme.params) == 0;
+    return std::min<std::uint64_t>(layer_chunks(header, sequence, layer), shared ? 1 : UINT64_MAX);
+}
+
 std::uint64_t table_chunks(const Header& header, std::size_t sequence) {
     std::uint64_t most = 0;
     for (std::uint32_t layer = 0; layer < header.identity.n_layers; ++layer)

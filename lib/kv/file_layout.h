@@ -61,6 +61,8 @@ Result<std::vector<ProvenanceEntry>> parse_provenance(std::string_view text);
 }
 // Chunks of a layer, and of the layer that has most of them: the width of the sequence's checksum table.
 [[nodiscard]] std::uint64_t layer_chunks(const Header& header, std::size_t sequence, std::size_t layer);
+// Of one array: scales that all tokens share are one chunk.
+[[nodiscard]] std::uint64_t column_chunks(const Header& header, std::size_t sequence, std::size_t layer, Column column);
 [[nodiscard]] std::uint64_t table_chunks(const Header& header, std::size_t sequence);
 
 // A Source over a store that holds a finished file.

@@ -201,7 +201,7 @@ private:
             shapes.push_back(shape);
             for (const PartId id : {PartId::k, PartId::v}) {
                 HETERO_TRY(const h5::Node node, layer.open_dataset(column_name(shape.kind, static_cast<Column>(id))));
-                HETERO_TRY(Scheme scheme, read_scheme(node));
+                HETERO_TRY(Scheme scheme, read_scheme(node, header_.identity.head_dim(id)));
                 header_.schemes(id).push_back(std::move(scheme));
             }
         }
@@ -241,7 +241,7 @@ private:
                     const auto column = static_cast<Column>(c);
                     if (!has_column(layer, column)) continue;
                     const auto begin = table.begin() + static_cast<std::ptrdiff_t>((layer * n_columns + c) * chunks);
-                    const auto own = static_cast<std::ptrdiff_t>(layer_chunks(header_, s, layer));
+                    const auto own = static_cast<std::ptrdiff_t>(column_chunks(header_, s, layer, column));
                     crcs_of(layers[layer], column).assign(begin, begin + own);
                 }
             }
@@ -297,7 +297,7 @@ private:
         const Scheme& scheme = scheme_of(index, column);
         HETERO_TRY(const h5::Node node, group.open_dataset(column_name(kind, column)));
         if (column < Column::k_scale) {
-            HETERO_TRY(layer.part(id).scheme, read_scheme(node));
+            HETERO_TRY(layer.part(id).scheme, read_scheme(node, header_.identity.head_dim(id)));
             if (layer.part(id).scheme != scheme)
                 return fail(Errc::bad_input, "{}: scheme {} differs from {} of the first sequence", node.path(),
                             describe(layer.part(id).scheme), describe(scheme));

@@ -2,6 +2,8 @@
 #include <optional>
 
 #include "kv/file_layout.h"
+#include "quant/rotation.h"
+#include "quant/spec.h"
 
 namespace hetero::kv {
 namespace {
@@ -61,23 +63,33 @@ std::vector<Attribute> root_attributes(const Header& header, std::string provena
     };
 }
 
-std::vector<Attribute> scheme_attributes(const Scheme& scheme, DType value_dtype) {
+std::vector<Attribute> scheme_attributes(const Scheme& scheme, DType value_dtype, std::uint32_t head_dim) {
     std::vector<Attribute> attributes = {
         {"scheme", scheme.codec},
         {"dtype", text(kernels::dtype_info(value_dtype).name)},
         {"source_dtype", text(kernels::dtype_info(scheme.source_dtype).name)},
     };
-    if (scheme.params == quant::Params{} && !quant::find_codec(scheme.codec)->has_scale()) {
-        attributes.push_back({"formula", text("x = value")});
+    const quant::Codec& codec = *quant::find_codec(scheme.codec);
+    if (!codec.has_scale()) {
+        attributes.push_back({"formula", text(codec.quantized() ? "see hetero-quant(7)" : "x = value")});
         return attributes;
     }
     const quant::Params& params = scheme.params;
     const bool half = params.scale_dtype == DType::f16;
-    attributes.push_back({"axis", text(params.axis == quant::Axis::token ? "token" : "channel")});
+    attributes.push_back({"axis", text(quant::axis_name(params.axis))});
     attributes.push_back({"group", integer(params.group)});
     attributes.push_back({"symmetric", params.symmetric});
     attributes.push_back({"scale_dtype", text(kernels::dtype_info(params.scale_dtype).name)});
+    if (!codec.has_options()) {
+        attributes.push_back({"formula", text("see hetero-quant(7)")});
+        return attributes;
+    }
     attributes.push_back({"rounding", text(half ? "codes to nearest even, scale up, zero down" : "to nearest even")});
+    if (params.hadamard) {
+        attributes.push_back({"rotation", fmt::format("hadamard:{}", quant::rotation_size(head_dim))});
+        attributes.push_back({"formula", text(params.symmetric ? "x = R (q * scale)" : "x = R (q * scale + zero)")});
+        return attributes;
+    }
     attributes.push_back({"formula", text(params.symmetric ? "x = q * scale" : "x = q * scale + zero")});
     return attributes;
 }
@@ -196,7 +208,8 @@ private:
             HETERO_TRY(h5::Node node, write_array(group, column_name(shape.kind, column), *element,
                                                   file_shape(shape.kind, tensor.shape), tensor.bytes));
             if (column < Column::k_scale)
-                HETERO_CHECK(set_all(node, scheme_attributes(layer.part(part_of(column)).scheme, tensor.dtype)));
+                HETERO_CHECK(set_all(node, scheme_attributes(layer.part(part_of(column)).scheme, tensor.dtype,
+                                                             header_.identity.head_dim(part_of(column)))));
         }
         tables_.back().push_back(checksum_layer(header_, layer));
         ++next_;

@@ -25,10 +25,10 @@ std::vector<std::uint32_t> checksum_rows(const Tensor& tensor, std::uint64_t row
 }
 
 PartChecksums checksum_part(const Header& header, const Part& part) {
-    const quant::Params& params = part.scheme.params;
-    const bool channel = !part.scale.empty() && params.axis == quant::Axis::channel && params.group != 0;
-    const std::uint64_t tokens = header.tokens_per_chunk;
-    const std::uint64_t scale_rows = channel ? tokens / params.group : tokens;
+    const quant::Codec* codec = quant::find_codec(part.scheme.codec);
+    const std::uint64_t tokens = header.tokens_per_chunk,
+                        step = codec == nullptr ? 1 : codec->token_step(part.scheme.params);
+    const std::uint64_t scale_rows = step == 0 ? tokens : tokens / step;  // one row, of all tokens, is in chunk 0
     return {checksum_rows(part.values, tokens), checksum_rows(part.scale, scale_rows),
             checksum_rows(part.zero, scale_rows)};
 }
@@ -45,14 +45,13 @@ std::uint32_t choose_tokens_per_chunk(const Header& header) {
     std::uint64_t row_bytes = 1;
     std::uint64_t multiple = 1;
     for (const PartId id : {PartId::k, PartId::v}) {
-        const std::uint64_t elements = std::uint64_t{header.stored_heads()} * header.identity.head_dim(id);
         for (const Scheme& scheme : header.schemes(id)) {
             const quant::Codec* codec = quant::find_codec(scheme.codec);
             if (codec == nullptr) continue;
-            row_bytes =
-                std::max<std::uint64_t>(row_bytes, kernels::dtype_bytes(codec->value_dtype(scheme.params), elements));
-            if (codec->has_scale() && scheme.params.axis == quant::Axis::channel && scheme.params.group != 0)
-                multiple = std::lcm(multiple, std::uint64_t{scheme.params.group});
+            row_bytes = std::max<std::uint64_t>(
+                row_bytes,
+                codec->bytes(scheme.params, {1, header.stored_heads(), header.identity.head_dim(id)}).values);
+            multiple = std::lcm(multiple, std::max<std::uint64_t>(1, codec->token_step(scheme.params)));
             if (multiple > UINT32_MAX) return 0;  // groups without a common length; check_header refuses 0 later
         }
     }

@@ -34,7 +34,7 @@ class SlicedSource final : public Source {
 public:
     SlicedSource(std::unique_ptr<Source> inner, const Shard& shard)
         : inner_(std::move(inner)), header_(inner_->header()) {
-        header_.shard = shard;
+        header_.shard = shard.tp_size == 1 ? Shard{} : shard;
         header_.tokens_per_chunk = 0;
     }
     [[nodiscard]] const Header& header() const noexcept override { return header_; }

@@ -24,8 +24,6 @@ constexpr std::size_t max_sequences = 1U << 20;
 constexpr std::size_t max_name_bytes = 4096;      // arch, model_id, sequence ids
 constexpr std::size_t max_text_bytes = 1U << 16;  // rope_scaling, provenance fields
 
-std::uint64_t ceil_div(std::uint64_t a, std::uint64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
-
 std::uint64_t product(const std::vector<std::uint64_t>& shape) {
     std::uint64_t n = shape.empty() ? 0 : 1;
     for (const std::uint64_t extent : shape) n *= extent;
@@ -104,15 +102,13 @@ Status check_scheme(const Header& header, const Scheme& scheme, PartId part) {
     if (scheme.source_dtype != DType::f32 && scheme.source_dtype != DType::f16 && scheme.source_dtype != DType::bf16)
         return fail(Errc::bad_input, "source dtype {}; f32, f16 or bf16 is expected",
                     kernels::dtype_info(scheme.source_dtype).name);
-    if (!codec->has_scale() && scheme.source_dtype != codec->value_dtype(scheme.params))
+    if (!codec->quantized() && scheme.source_dtype != codec->value_dtype(scheme.params))
         return fail(Errc::bad_input, "source dtype {} of values stored as {}",
                     kernels::dtype_info(scheme.source_dtype).name, scheme.codec);
-    if (codec->has_scale() && scheme.params.axis == quant::Axis::channel && scheme.params.group == 0)
-        return fail(Errc::bad_input, "a channel axis needs a group of tokens");
-    if (header.tokens_per_chunk != 0 && codec->has_scale() && scheme.params.axis == quant::Axis::channel &&
-        header.tokens_per_chunk % scheme.params.group != 0)
-        return fail(Errc::bad_input, "tokens_per_chunk {} is not a multiple of the channel group {}",
-                    header.tokens_per_chunk, scheme.params.group);
+    if (const std::uint64_t step = codec->token_step(scheme.params);
+        header.tokens_per_chunk != 0 && step != 0 && header.tokens_per_chunk % step != 0)
+        return fail(Errc::bad_input, "tokens_per_chunk {} is not a multiple of the group of {} tokens",
+                    header.tokens_per_chunk, step);
     return {};
 }
 
@@ -238,20 +234,20 @@ std::vector<Mismatch> compare(const std::vector<LayerShape>& left, const std::ve
     return first;
 }
 
-std::vector<std::uint64_t> values_shape(const Header& header, const Scheme& /*scheme*/, std::uint64_t n_tokens,
+std::vector<std::uint64_t> values_shape(const Header& header, const Scheme& scheme, std::uint64_t n_tokens,
                                         PartId part) {
-    return {n_tokens, header.stored_heads(), header.identity.head_dim(part)};
+    const quant::Codec* codec = quant::find_codec(scheme.codec);
+    const std::uint32_t dim = header.identity.head_dim(part);
+    return {n_tokens, header.stored_heads(), codec == nullptr ? dim : codec->row_elements(scheme.params, dim)};
 }
 
 std::vector<std::uint64_t> scale_shape(const Header& header, const Scheme& scheme, std::uint64_t n_tokens,
                                        PartId part) {
     const quant::Codec* codec = quant::find_codec(scheme.codec);
     if (codec == nullptr || !codec->has_scale()) return {};
-    const std::uint64_t dim = header.identity.head_dim(part);
-    const std::uint64_t group = scheme.params.group;
-    if (scheme.params.axis == quant::Axis::token)
-        return {n_tokens, header.stored_heads(), group == 0 ? 1 : ceil_div(dim, group)};
-    return {group == 0 ? 1 : ceil_div(n_tokens, group), header.stored_heads(), dim};
+    const auto extents =
+        codec->scale_shape(scheme.params, {n_tokens, header.stored_heads(), header.identity.head_dim(part)});
+    return {extents.begin(), extents.end()};
 }
 
 std::uint64_t part_bytes(const Header& header, const Scheme& scheme, std::uint64_t n_tokens, PartId part) {

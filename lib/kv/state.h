@@ -67,7 +67,7 @@ struct Mismatch {
 
 // How the numbers of one part are stored.
 struct Scheme {
-    std::string codec = "f16";        // name in the codec registry (quant/codec.h): "f16", "bf16", "f32", "int8"
+    std::string codec = "f16";        // name in the codec registry (quant/codec.h): "f16", "int8", ...
     quant::Params params;             // of quantized codecs; default-constructed for others
     DType source_dtype = DType::f16;  // what was quantized; equals the value dtype for unquantized codecs
     friend bool operator==(const Scheme&, const Scheme&) = default;
@@ -85,10 +85,10 @@ struct Tensor {
 // K or V of one layer and sequence.
 struct Part {
     Scheme scheme;
-    Tensor values;  // [stored token][stored kv_head][head_dim]
-    Tensor scale;   // quantized: token axis [token][kv_head][groups], channel axis [token group][kv_head][head_dim],
-                    // groups counted from the first stored token; else empty
-    Tensor zero;    // asymmetric: as scale; else empty
+    Tensor values;  // [stored token][stored kv_head][head_dim, or the bytes that its packed codes take]
+    Tensor
+        scale;    // of codecs that have one: Codec::scale_shape, groups counted from the first stored token; else empty
+    Tensor zero;  // asymmetric: as scale; else empty
 };
 
 struct LayerShape {

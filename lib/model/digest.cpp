@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace hetero::model {
 namespace {
@@ -40,13 +41,14 @@ Digest lineage_digest(const io::TensorSource& weights) {
         hash.update(
             fmt::format("{} {} [{}]\n", name, kernels::dtype_info(view->dtype).name, fmt::join(view->shape, ",")));
         update_samples(hash, view->bytes, samples);
+        weights.forget(*view);  // reading a few bytes maps whole runs of pages
     }
     return hash.finish();
 }
 
-Digest weights_digest(const Digest& lineage, std::string_view header) {
+Digest weights_digest(const Digest& tensors, std::string_view header) {
     Sha256 hash;
-    hash.update("hetero-weights 1\n").update(to_hex(lineage)).update("\n").update(header);
+    hash.update("hetero-weights 1\n").update(to_hex(tensors)).update("\n").update(header);
     return hash.finish();
 }
 
@@ -97,7 +99,11 @@ std::string arch_text(const Config& config) {
             add("sliding_rope_scaling", rope_scaling_text(*config.sliding_rope));
         }
     }
-    if (config.attention_scale != 0) add("attention_scale", config.attention_scale);
+    // A folder of some families always says how scores are scaled, a GGUF only where it is not the usual.
+    if (const auto usual = static_cast<float>(1 / std::sqrt(static_cast<double>(config.head_dim)));
+        config.attention_scale != 0 && config.attention_scale != usual) {
+        add("attention_scale", config.attention_scale);
+    }
     if (config.attention_softcap != 0) add("attention_softcap", config.attention_softcap);
     if (config.logit_softcap != 0) add("logit_softcap", config.logit_softcap);
     if (config.embedding_scale != 1) add("embedding_scale", config.embedding_scale);

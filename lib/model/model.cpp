@@ -5,12 +5,15 @@
 #include <algorithm>
 #include <filesystem>
 #include <new>
+#include <optional>
 
+#include "base/log.h"
 #include "io/gguf.h"
 #include "io/mapped_file.h"
 #include "io/safetensors.h"
 #include "model/digest.h"
 #include "model/families/family.h"
+#include "model/quantization.h"
 
 namespace hetero::model {
 namespace {
@@ -89,14 +92,28 @@ std::string display_name(const std::string& given, const std::string& path) {
 }
 
 // config is read by then; the weights are open.
-Status complete(Model& model, const Family& family, Container container, std::string_view header) {
+struct Found {
+    Container container;
+    std::string header;  // what names these weights besides their data
+    std::optional<CarriedLineage> carried;
+    bool int8_rows = false;
+};
+Status complete(Model& model, const Family& family, const Found& found) {
     model.config.name = display_name(model.config.name, model.path);
-    WeightReader reader(*model.weights, model.path);
-    HETERO_TRY(model.program, family.build(model.config, reader, container));
+    WeightReader reader(*model.weights, model.path, found.int8_rows);
+    HETERO_TRY(model.program, family.build(model.config, reader, found.container));
     model.weight_bytes = reader.bytes_taken();
     model.arch_digest = sha256(arch_text(model.config));
-    model.lineage = lineage_digest(*model.weights);
-    model.weights_digest = weights_digest(model.lineage, header);
+    const Digest tensors = lineage_digest(*model.weights);
+    model.weights_digest = weights_digest(tensors, found.header);
+    model.lineage = tensors;
+    if (!found.carried) return {};
+    if (found.carried->tensors == tensors) {
+        model.lineage = found.carried->lineage;
+    } else {
+        log::warn("{}: was changed since hetero-convert made it, so its weights count as a model of their own",
+                  model.path);
+    }
     return {};
 }
 
@@ -110,7 +127,8 @@ Status load_gguf(Model& model) {
     HETERO_TRY(const Family* family,
                find_family(keys, "general.architecture", architecture, &Family::gguf_architecture));
     HETERO_TRY(model.config, family->read_config(keys, Container::gguf));
-    return complete(model, *family, Container::gguf, header_text(*model.gguf));
+    HETERO_TRY(const auto carried, carried_lineage(*model.gguf));
+    return complete(model, *family, {Container::gguf, header_text(*model.gguf), carried});
 }
 
 Status load_folder(Model& model) {
@@ -131,9 +149,12 @@ Status load_folder(Model& model) {
     HETERO_CHECK(refuse_other_kinds(keys, std::nullopt));
     HETERO_TRY(const auto model_type, keys.text("model_type"));
     HETERO_TRY(const Family* family, find_family(keys, "model_type", model_type, &Family::model_type));
+    HETERO_TRY(const bool int8_rows, read_quantization(config_path, text));
+    keys.harmless({"quantization_config*"});
     HETERO_TRY(model.config, family->read_config(keys, Container::folder));
     HETERO_TRY(model.weights, io::open_safetensors_folder(model.path));
-    return complete(model, *family, Container::folder, text);
+    HETERO_TRY(const auto carried, carried_lineage(model.path));
+    return complete(model, *family, {Container::folder, text, carried, int8_rows});
 }
 
 }  // namespace

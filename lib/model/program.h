@@ -32,6 +32,8 @@ struct Matrix {
     // to the next. 0: all rows are adjacent.
     std::uint64_t group_rows = 0;
     std::size_t group_bytes = 0;
+    // [rows], of i8: a row's product is multiplied by its scale before the bias is added. Empty: none.
+    std::vector<float> row_scale;
 };
 
 // Rows of a fused matrix, and their biases, as a matrix of their own: `groups` groups of `group_rows` adjacent rows,
@@ -141,6 +143,7 @@ struct Attention {
 struct Project {  // out = W in
     Matrix weight;
     Register in = 0, out = 0;
+    std::uint32_t n_heads = 0;  // the rows are those of so many heads, each of which only ops of that head read; 0: no
 };
 
 // Each head by its own matrix: out[head] = W[head] in[head].

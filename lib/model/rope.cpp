@@ -52,4 +52,30 @@ std::vector<double> inverse_frequencies(const RopeConfig& rope) {
     return frequencies;
 }
 
+std::vector<float> llama3_divisors(const RopeConfig& rope) {
+    RopeConfig plain = rope;
+    plain.scaling = RopeScalingKind::none;
+    const std::vector<double> from = inverse_frequencies(plain), to = inverse_frequencies(rope);
+    std::vector<float> divisors(from.size());
+    for (std::size_t i = 0; i < divisors.size(); ++i) divisors[i] = static_cast<float>(from[i] / to[i]);
+    return divisors;
+}
+
+void recognise_llama3(RopeConfig& rope) {
+    constexpr double tolerance = 1e-5;  // other converters compute in f32
+    if (rope.scaling != RopeScalingKind::none || rope.frequency_divisors.empty()) return;
+    RopeConfig candidate = rope;
+    candidate.frequency_divisors.clear();
+    candidate.scaling = RopeScalingKind::llama3;
+    candidate.factor = rope.frequency_divisors.back();
+    candidate.low_freq_factor = 1;
+    candidate.high_freq_factor = 4;
+    if (candidate.original_context == 0) candidate.original_context = 8192;
+    const std::vector<float> divisors = llama3_divisors(candidate);
+    for (std::size_t i = 0; i < divisors.size(); ++i) {
+        if (!(std::fabs(rope.frequency_divisors[i] / divisors[i] - 1) <= tolerance)) return;
+    }
+    rope = candidate;
+}
+
 }  // namespace hetero::model

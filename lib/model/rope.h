@@ -15,7 +15,7 @@ struct RopeConfig {
     RopeScalingKind scaling = RopeScalingKind::none;
     double factor = 1;                                 // linear, llama3, yarn
     double low_freq_factor = 1, high_freq_factor = 4;  // llama3
-    std::uint32_t original_context = 0;                // llama3, yarn
+    std::uint32_t original_context = 0;                // llama3, yarn; else what the file says, without effect
     double beta_fast = 32, beta_slow = 1;              // yarn: rotations within the original context
     bool whole_dims = true;                            // yarn: the range between them is widened to whole pairs
     double attention_factor = 1;                       // yarn: Q and K are multiplied by it
@@ -36,5 +36,13 @@ struct RopeConfig {
 
 // By how much YaRN lets attention grow with the stretch: 0.1 * scale * ln(factor) + 1, at least 1.
 [[nodiscard]] double yarn_growth(double factor, double scale = 1);
+
+// By what Llama 3's scaling divides the frequency of each pair, [rotary_dim / 2]: what a GGUF has of it.
+[[nodiscard]] std::vector<float> llama3_divisors(const RopeConfig& rope);
+
+// Divisors that are those of Llama 3's scaling, with the published low_freq_factor 1 and high_freq_factor 4 and the
+// original context (8192 where the file gives none), become that scaling: a GGUF then describes the same arithmetic as
+// the folder it was made of. Others stay divisors.
+void recognise_llama3(RopeConfig& rope);
 
 }  // namespace hetero::model

@@ -62,7 +62,8 @@ Result<Matrix> WeightReader::take_matrix(const std::string& name, const std::vec
     const std::uint64_t cols = shape.back();
     std::uint64_t rows = 1;
     for (std::size_t i = 0; i + 1 < shape.size(); ++i) rows *= shape[i];
-    if (!is_weight_type(view->dtype)) {
+    const bool int8_rows = view->dtype == DType::i8 && int8_rows_;
+    if (!is_weight_type(view->dtype) && !int8_rows) {
         return fail(Errc::bad_input, "{}: tensor {} is of type {}, which no matrix can have", view->file, name,
                     kernels::dtype_info(view->dtype).name);
     }
@@ -71,25 +72,46 @@ Result<Matrix> WeightReader::take_matrix(const std::string& name, const std::vec
         return fail(Errc::bad_input, "{}: tensor {} has {} bytes, expected {} rows of {}", view->file, name,
                     view->bytes.size(), rows, row_bytes);
     }
-    return Matrix{name, view->dtype, view->bytes.data(), rows, cols, row_bytes, {}, 0, 0};
+    Matrix matrix{name, view->dtype, view->bytes.data(), rows, cols, row_bytes, {}, 0, 0, {}};
+    if (int8_rows) {
+        HETERO_TRY(matrix.row_scale, row_scale(name, rows));
+    }
+    return matrix;
+}
+
+Result<std::vector<float>> WeightReader::row_scale(const std::string& matrix_name, std::uint64_t rows) {
+    const std::string name = matrix_name + "_scale";
+    HETERO_TRY(const io::TensorView* view, take(name, {rows, 1}));
+    HETERO_TRY(std::vector<float> scale, floats(name, *view, rows));
+    const auto negative = std::find_if(scale.begin(), scale.end(), [](float value) { return value < 0; });
+    if (negative != scale.end()) {
+        return fail(Errc::bad_input, "{}: tensor {} holds {}, no scale is negative", view->file, name, *negative);
+    }
+    return scale;
 }
 
 Result<Vector> WeightReader::vector(const std::string& name, std::uint64_t size) {
     HETERO_TRY(const io::TensorView* view, take(name, {size}));
-    if (!is_vector_type(view->dtype)) {
-        return fail(Errc::bad_input, "{}: tensor {} is of type {}, expected f32, f16 or bf16", view->file, name,
-                    kernels::dtype_info(view->dtype).name);
+    HETERO_TRY(std::vector<float> values, floats(name, *view, size));
+    return Vector{name, std::move(values)};
+}
+
+Result<std::vector<float>> WeightReader::floats(const std::string& name, const io::TensorView& view,
+                                                std::uint64_t size) const {
+    if (!is_vector_type(view.dtype)) {
+        return fail(Errc::bad_input, "{}: tensor {} is of type {}, expected f32, f16 or bf16", view.file, name,
+                    kernels::dtype_info(view.dtype).name);
     }
-    if (view->bytes.size() != kernels::dtype_bytes(view->dtype, size)) {
-        return fail(Errc::bad_input, "{}: tensor {} has {} bytes, expected {} elements of {}", view->file, name,
-                    view->bytes.size(), size, kernels::dtype_info(view->dtype).name);
+    if (view.bytes.size() != kernels::dtype_bytes(view.dtype, size)) {
+        return fail(Errc::bad_input, "{}: tensor {} has {} bytes, expected {} elements of {}", view.file, name,
+                    view.bytes.size(), size, kernels::dtype_info(view.dtype).name);
     }
-    Vector vector{name, std::vector<float>(size)};
-    kernels::ops().dequantize(view->dtype, view->bytes.data(), vector.values.data(), size);
-    for (const float value : vector.values) {
-        if (!std::isfinite(value)) return fail(Errc::bad_input, "{}: tensor {} holds {}", view->file, name, value);
+    std::vector<float> values(size);
+    kernels::ops().dequantize(view.dtype, view.bytes.data(), values.data(), size);
+    for (const float value : values) {
+        if (!std::isfinite(value)) return fail(Errc::bad_input, "{}: tensor {} holds {}", view.file, name, value);
     }
-    return vector;
+    return values;
 }
 
 Result<Matrix> WeightReader::matrix(const std::string& name, const std::string& bias_name, std::uint64_t rows,

@@ -14,7 +14,9 @@ namespace hetero::model {
 
 class WeightReader {
 public:
-    WeightReader(const io::TensorSource& source, std::string path) : source_(source), path_(std::move(path)) {}
+    // `int8_rows`: the configuration says that int8 matrices have a scale for each row, NAME_scale.
+    WeightReader(const io::TensorSource& source, std::string path, bool int8_rows = false)
+        : source_(source), path_(std::move(path)), int8_rows_(int8_rows) {}
 
     [[nodiscard]] const std::string& path() const noexcept { return path_; }
     [[nodiscard]] bool has(std::string_view name) const;  // whatever its type
@@ -40,10 +42,13 @@ public:
 private:
     Result<Matrix> take_matrix(const std::string& name, const std::vector<std::uint64_t>& shape);
     Result<const io::TensorView*> take(const std::string& name, const std::vector<std::uint64_t>& shape);
+    Result<std::vector<float>> floats(const std::string& name, const io::TensorView& view, std::uint64_t size) const;
+    Result<std::vector<float>> row_scale(const std::string& matrix_name, std::uint64_t rows);
     const io::TensorSource& source_;
     std::string path_;
     std::set<std::string, std::less<>> taken_;
     std::uint64_t bytes_ = 0;
+    bool int8_rows_;
 };
 
 }  // namespace hetero::model

@@ -1,6 +1,7 @@
 // KV codecs: how a part of a KV state is stored. One file per codec in quant/codecs, one line each in the registry.
 // The formulas, roundings and bounds are those of hetero-quant(7).
 #pragma once
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -15,14 +16,21 @@ namespace hetero::quant {
 
 using kernels::DType;
 
-enum class Axis : std::uint8_t { token, channel };
+// What shares a scale (and zero).
+enum class Axis : std::uint8_t {
+    token,    // `group` elements along head_dim of one token and head
+    channel,  // one element of head_dim of one head, over `group` tokens
+    head,     // all of one head, over `group` tokens
+    tensor    // all heads, over `group` tokens
+};
 
 // What a codec needs to know: x = q * scale + zero.
 struct Params {
-    Axis axis = Axis::token;         // groups along head_dim within a token, or along tokens within a channel
-    std::uint32_t group = 0;         // elements in a group; 0: the whole head (token axis only)
+    Axis axis = Axis::token;
+    std::uint32_t group = 0;         // 0: the whole head on the token axis, all tokens on the head and tensor axes
     bool symmetric = true;           // no zero
     DType scale_dtype = DType::f16;  // of scale and zero: f16 (directed rounding) or f32 (nearest)
+    bool hadamard = false;           // what is stored is the head rotated by a Hadamard matrix (rotation.h)
     friend bool operator==(const Params&, const Params&) = default;
 };
 
@@ -34,9 +42,9 @@ struct Shape {
     [[nodiscard]] std::uint64_t elements() const noexcept { return tokens * heads * head_dim; }
 };
 
-// Little-endian. values: [token][kv_head][head_dim]; scale and zero: token axis [token][kv_head][groups], channel axis
-// [token group][kv_head][head_dim]; zero only where asymmetric. So the encodings of token ranges, cut at multiples of
-// the channel group, are the encoding of the whole when put one after the other.
+// Little-endian. values: [token][kv_head][row_elements()]; scale and zero: of the shape scale_shape(); zero only where
+// asymmetric. The encodings of token ranges, cut at multiples of token_step(), are the encoding of the whole when put
+// one after the other.
 struct Encoded {
     std::vector<std::byte> values, scale, zero;
 };
@@ -54,12 +62,29 @@ public:
     virtual ~Codec() = default;
     [[nodiscard]] virtual std::string_view name() const noexcept = 0;
     [[nodiscard]] virtual DType value_dtype(const Params& params) const noexcept = 0;
-    [[nodiscard]] virtual bool has_scale() const noexcept = 0;
+    // Elements of value_dtype that hold a head of one token; less than head_dim where codes are packed.
+    [[nodiscard]] virtual std::uint64_t row_elements(const Params&, std::uint32_t head_dim) const noexcept {
+        return head_dim;
+    }
+    [[nodiscard]] virtual bool has_scale() const noexcept = 0;  // as an array of its own
+    // False for those that store the values themselves, as floats.
+    [[nodiscard]] virtual bool quantized() const noexcept { return has_scale(); }
+    // What is meant where nothing is said.
+    [[nodiscard]] virtual Params default_params() const noexcept { return {}; }
+    // False where the parameters must be the default ones.
+    [[nodiscard]] virtual bool has_options() const noexcept { return has_scale(); }
     // usage: says which groups, axes and scale types there are.
     [[nodiscard]] virtual Status check(const Params& params, std::uint32_t head_dim) const = 0;
-    // Groups of a head (token axis) or of the token range (channel axis); the last one may be short, none crosses a
-    // head. 0 where has_scale() is false.
+    // Groups of a head (token axis) or of the token range (other axes); the last one may be short, none crosses a
+    // head but on the tensor axis. 0 where has_scale() is false.
     [[nodiscard]] virtual std::uint64_t groups(const Params& params, const Shape& shape) const noexcept = 0;
+    // token axis [token][kv_head][group], channel [group][kv_head][head_dim], head [group][kv_head][1], tensor
+    // [group][1][1]. Zeros where has_scale() is false.
+    [[nodiscard]] virtual std::array<std::uint64_t, 3> scale_shape(const Params&, const Shape&) const noexcept {
+        return {};
+    }
+    // Ranges of tokens may be encoded apart where they start at multiples of this; 0: only all tokens at once.
+    [[nodiscard]] virtual std::uint64_t token_step(const Params&) const noexcept { return 1; }
     // What encode() yields. shape.elements() * 4 must fit 64 bits.
     [[nodiscard]] virtual EncodedBytes bytes(const Params& params, const Shape& shape) const noexcept = 0;
     // NaN, infinity, and values or scales beyond the type are bad_input, naming "token T, head H, dim D" and the value;
@@ -71,7 +96,8 @@ public:
     virtual Status decode(const Params& params, const Shape& shape, std::span<const std::byte> values,
                           std::span<const std::byte> scale, std::span<const std::byte> zero,
                           std::span<float> out) const = 0;
-    // Largest possible |x - decode(encode(x))| of a group with extremes [min, max], for tests and reports.
+    // Largest possible |x - decode(encode(x))| of a group with extremes [min, max], for tests and reports; of a rotated
+    // head, of what is stored (rotation.h).
     [[nodiscard]] virtual double error_bound(const Params& params, double min, double max) const noexcept = 0;
 
     // encode_into new buffers.
@@ -80,6 +106,6 @@ public:
 
 [[nodiscard]] const std::vector<const Codec*>& codecs();
 [[nodiscard]] const Codec* find_codec(std::string_view name);  // nullptr where unknown
-[[nodiscard]] std::string codec_names();                       // "f32, f16, bf16, int8", for messages
+[[nodiscard]] std::string codec_names();                       // "f32, f16, bf16, int8, ...", for messages
 
 }  // namespace hetero::quant

@@ -4,12 +4,14 @@
 #include <cmath>
 #include <limits>
 
+#include "quant/rotation.h"
 #include "quant/rounding.h"
+#include "quant/spec.h"
 
 namespace hetero::quant {
 namespace {
 
-constexpr std::uint32_t max_channel_group = 4096;  // a group must fit a chunk of the file format
+constexpr std::uint32_t max_token_group = 4096;  // a group must fit a chunk of the file format
 
 GroupScale choose_f16(bool symmetric, int levels, float min, float max) noexcept {
     GroupScale group;
@@ -67,14 +69,22 @@ Status check_group_params(std::string_view codec, const Params& params, std::uin
                     kernels::dtype_info(params.scale_dtype).name);
     }
     if (params.axis == Axis::token && params.group > head_dim) {
-        return fail(
-            Errc::usage,
-            "{}: group {} is larger than a head of {}; on the token axis groups are 1 to {}, and by default the whole head",
-            codec, params.group, head_dim, head_dim);
+        return fail(Errc::usage,
+                    "{}: group {} is larger than a head of {}; on the token axis groups are 1 to {}, and by default "
+                    "the whole head",
+                    codec, params.group, head_dim, head_dim);
     }
-    if (params.axis == Axis::channel && (params.group == 0 || params.group > max_channel_group)) {
+    if (params.axis == Axis::channel && (params.group == 0 || params.group > max_token_group)) {
         return fail(Errc::usage, "{}: group {} on the channel axis; groups are 1 to {} tokens there", codec,
-                    params.group, max_channel_group);
+                    params.group, max_token_group);
+    }
+    if ((params.axis == Axis::head || params.axis == Axis::tensor) && params.group > max_token_group) {
+        return fail(Errc::usage, "{}: group {} on the {} axis; groups are 1 to {} tokens there, and by default all",
+                    codec, params.group, axis_name(params.axis), max_token_group);
+    }
+    if (params.hadamard && rotation_size(head_dim) < 2) {
+        return fail(Errc::usage, "had:{}: no power of two divides a head of {}, so that it cannot be rotated", codec,
+                    head_dim);
     }
     return {};
 }

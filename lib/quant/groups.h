@@ -2,8 +2,10 @@
 // or [0, levels]. The rules are those of hetero-quant(7).
 #pragma once
 #include <cstdint>
+#include <cstring>
 
 #include "quant/codec.h"
+#include "quant/rounding.h"
 
 namespace hetero::quant {
 
@@ -23,7 +25,33 @@ struct GroupScale {
     return params.group == 0 ? head_dim : params.group;
 }
 
-// Axis, group and scale type that an integer codec takes.
+[[nodiscard]] inline std::size_t scale_bytes(const Params& params) noexcept {
+    return params.scale_dtype == DType::f16 ? 2 : 4;
+}
+
+// Element `index` of an array of scales or zeros; a value stored as f16 is an f16 value already.
+inline void store_scale(const Params& params, std::span<std::byte> array, std::size_t index, float value) noexcept {
+    if (params.scale_dtype == DType::f16) {
+        const std::uint16_t bits = value < 0 ? f16_round_down(value) : f16_round_up(value);
+        std::memcpy(array.data() + 2 * index, &bits, sizeof bits);
+    } else {
+        std::memcpy(array.data() + 4 * index, &value, sizeof value);
+    }
+}
+
+[[nodiscard]] inline float load_scale(const Params& params, std::span<const std::byte> array,
+                                      std::size_t index) noexcept {
+    if (params.scale_dtype == DType::f16) {
+        std::uint16_t bits = 0;
+        std::memcpy(&bits, array.data() + 2 * index, sizeof bits);
+        return f16_value(bits);
+    }
+    float value = 0;
+    std::memcpy(&value, array.data() + 4 * index, sizeof value);
+    return value;
+}
+
+// Axis, group, rotation and scale type that a codec with groups takes.
 [[nodiscard]] Status check_group_params(std::string_view codec, const Params& params, std::uint32_t head_dim);
 
 }  // namespace hetero::quant

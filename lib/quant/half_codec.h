@@ -52,6 +52,10 @@ public:
         HETERO_CHECK(check(params, shape.head_dim));
         HETERO_CHECK(check_sizes(*this, params, shape, out.size(), {values.size(), scale.size(), zero.size()}));
         const auto widen = Format::widen(kernels::ops());
+        if (reinterpret_cast<std::uintptr_t>(values.data()) % alignof(std::uint16_t) == 0) {
+            widen(reinterpret_cast<const std::uint16_t*>(values.data()), out.data(), out.size());
+            return {};
+        }
         std::array<std::uint16_t, tile> words;  // the bytes may lie at any address
         for (std::size_t begin = 0; begin < out.size(); begin += tile) {
             const std::size_t n = std::min(tile, out.size() - begin);

@@ -2,12 +2,26 @@
 
 #include "quant/codec.h"
 
-// Every codec: codecs/NAME.cpp defines codec_NAME().
+// Every codec: a file in codecs/ defines codec_NAME().
 #define HETERO_CODECS(X) \
     X(f32)               \
     X(f16)               \
     X(bf16)              \
-    X(int8)
+    X(int8)              \
+    X(int6)              \
+    X(int5)              \
+    X(int4)              \
+    X(int3)              \
+    X(int2)              \
+    X(fp8_e4m3fn)        \
+    X(fp8_e4m3fnuz)      \
+    X(fp8_e5m2)          \
+    X(compat_q8_0)       \
+    X(compat_q4_0)       \
+    X(compat_q4_1)       \
+    X(compat_lmdeploy8)  \
+    X(compat_lmdeploy4)  \
+    X(compat_vllm_fp8)
 
 namespace hetero::quant {
 

@@ -30,15 +30,31 @@ private:
     Sha256 hash_;
 };
 
-std::string description(const WordRule& rule) {
-    if (std::holds_alternative<PrefixSpaceRule>(rule)) return "prefix-space";
-    if (const auto* meta = std::get_if<MetaspaceRule>(&rule))
-        return fmt::format("metaspace:{}:{}:{}", meta->replacement, static_cast<int>(meta->prepend), meta->split);
-    const auto& split = std::get<SplitRule>(rule);
-    return fmt::format("split:{}:{}:{}", static_cast<int>(split.behavior), split.invert, split.pattern.description());
-}
-
 }  // namespace
+
+std::optional<SpaceRule> space_rule(const TokenizerParts& parts) {
+    if (parts.byte_level) return std::nullopt;
+    const auto replaces = [](const NormalizerRule& rule) {
+        const auto* replace = std::get_if<Replace>(&rule);
+        return replace != nullptr && replace->pattern.regex == nullptr && replace->pattern.literal == " " &&
+               replace->with == kSpaceMark;
+    };
+    const auto prepends = [](const NormalizerRule& rule) {
+        const auto* prepend = std::get_if<Prepend>(&rule);
+        return prepend != nullptr && prepend->text == kSpaceMark;
+    };
+    const auto& rules = parts.normalizer;
+    if (parts.word_rules.empty()) {
+        if (rules.size() == 1 && replaces(rules[0])) return SpaceRule{};
+        if (rules.size() == 2 && prepends(rules[0]) && replaces(rules[1])) return SpaceRule{.prefix = true};
+        return std::nullopt;
+    }
+    if (!rules.empty() || parts.word_rules.size() != 1) return std::nullopt;
+    const auto* meta = std::get_if<MetaspaceRule>(&parts.word_rules[0]);
+    if (meta == nullptr || meta->replacement != kSpaceMark || meta->split) return std::nullopt;
+    using enum MetaspaceRule::Prepend;
+    return SpaceRule{.prefix = meta->prepend != never, .only_first = meta->prepend == first};
+}
 
 Digest digest_of(const TokenizerParts& parts) {
     Fields fields;
@@ -56,10 +72,19 @@ Digest digest_of(const TokenizerParts& parts) {
         else
             fields.text(vocabulary.text(id));
     }
-    fields.number(parts.normalizer.size());
-    for (const NormalizerRule& rule : parts.normalizer) fields.text(tokenizer::description(rule));
-    fields.number(parts.word_rules.size());
-    for (const WordRule& rule : parts.word_rules) fields.text(description(rule));
+    std::vector<std::string> normalizer, words;
+    for (const NormalizerRule& rule : parts.normalizer) normalizer.push_back(description(rule));
+    for (const WordRule& rule : parts.word_rules) words.push_back(description(rule));
+    if (const auto spaces = space_rule(parts)) {  // one spelling of what can be written in several ways
+        normalizer.clear();
+        words.clear();
+        if (spaces->prefix) normalizer.push_back(description(Prepend{std::string(kSpaceMark)}));
+        normalizer.push_back(description(Replace{space, std::string(kSpaceMark)}));
+    }
+    for (const auto* rules : {&normalizer, &words}) {
+        fields.number(rules->size());
+        for (const std::string& rule : *rules) fields.text(rule);
+    }
     if (parts.byte_level) {
         fields.number(parts.merges.size());
         for (const Merge& merge : parts.merges)

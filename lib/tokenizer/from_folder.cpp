@@ -3,6 +3,7 @@
 // tokenizer.json are for batches and unused.
 #include <algorithm>
 #include <filesystem>
+#include <limits>
 #include <new>
 
 #include "io/mapped_file.h"
@@ -17,7 +18,7 @@ class Loader {
 public:
     explicit Loader(std::string folder) : folder_(std::move(folder)) {}
 
-    Result<std::shared_ptr<const Tokenizer>> load() {
+    Result<TokenizerParts> load() {
         std::error_code ignored;
         if (!std::filesystem::exists(path("tokenizer.json"), ignored)) {
             const bool protobuf = std::filesystem::exists(path("tokenizer.model"), ignored);
@@ -25,10 +26,15 @@ public:
                 Errc::bad_input, "{}: there is no tokenizer.json{}", folder_,
                 protobuf ? " (tokenizer.model is not read; save the tokenizer with transformers to get one)" : "");
         }
+        HETERO_TRY(config_, read_json_if_there(path("config.json")));
+        if (const Json* rows = config_ ? member(*config_, "vocab_size") : nullptr;
+            rows != nullptr && rows->is_number_unsigned()) {
+            rows_ = rows->get<std::uint64_t>();
+        }
         HETERO_TRY(const Json json, read_json(path("tokenizer.json")));
         if (auto status = read_tokenizer(json); !status) return fail_with(status.error(), path("tokenizer.json"));
         HETERO_CHECK(read_configs());
-        return make_tokenizer(std::move(parts_));
+        return std::move(parts_);
     }
 
 private:
@@ -129,6 +135,7 @@ private:
         const Json* id = member(item, "id");
         if (id == nullptr) return fail(Errc::bad_input, "added_tokens: an entry without \"id\"");
         HETERO_TRY(token.id, id_of(*id, where));
+        if (static_cast<std::uint64_t>(token.id) >= rows_) return {};  // gemma3's text models: a token for images
         HETERO_TRY(token.text, text_of(item, "content", where));
         HETERO_TRY(token.special, flag_of(item, "special", false, where));
         HETERO_TRY(token.normalized, flag_of(item, "normalized", !token.special, where));
@@ -218,6 +225,7 @@ private:
         if (config) {
             if (const TokenId id = named_token(*config, "bos_token"); id >= 0) parts_.bos = id;
             if (const TokenId id = named_token(*config, "eos_token"); id >= 0) add_eos(id);
+            if (const TokenId id = named_token(*config, "pad_token"); id >= 0) parts_.padding = id;
         }
         if (first_token_) {
             const TokenId id = parts_.vocabulary.find(*first_token_);
@@ -241,8 +249,7 @@ private:
         }
         HETERO_TRY(const auto generation, read_json_if_there(path("generation_config.json")));
         HETERO_CHECK(add_eos_ids(generation, "generation_config.json"));
-        HETERO_TRY(const auto model, read_json_if_there(path("config.json")));
-        HETERO_CHECK(add_eos_ids(model, "config.json"));
+        HETERO_CHECK(add_eos_ids(config_, "config.json"));
         return read_chat_template(config);
     }
 
@@ -270,6 +277,8 @@ private:
     }
 
     std::string folder_;
+    std::optional<Json> config_;                                      // of the model
+    std::uint64_t rows_ = std::numeric_limits<std::uint64_t>::max();  // of the embedding
     TokenizerParts parts_;
     std::vector<std::string> texts_;
     std::vector<TokenKind> kinds_;
@@ -277,15 +286,25 @@ private:
 };
 
 }  // namespace
-}  // namespace tokenizer
 
-Result<std::shared_ptr<const Tokenizer>> Tokenizer::from_folder(const std::string& folder) {
+Result<TokenizerParts> parts_from_folder(const std::string& folder) {
     try {
-        return tokenizer::Loader(folder).load();
+        return Loader(folder).load();
     } catch (const std::bad_alloc&) {
         return fail(Errc::resource, "{}: out of memory for the tokenizer", folder);
     } catch (const nlohmann::json::exception& e) {
         return fail(Errc::bad_input, "{}: {}", folder, e.what());
+    }
+}
+
+}  // namespace tokenizer
+
+Result<std::shared_ptr<const Tokenizer>> Tokenizer::from_folder(const std::string& folder) {
+    try {
+        HETERO_TRY(tokenizer::TokenizerParts parts, tokenizer::parts_from_folder(folder));
+        return tokenizer::make_tokenizer(std::move(parts));
+    } catch (const std::bad_alloc&) {
+        return fail(Errc::resource, "{}: out of memory for the tokenizer", folder);
     }
 }
 

@@ -24,7 +24,7 @@ class Loader {
 public:
     explicit Loader(const io::GgufFile& file) : file_(file) {}
 
-    Result<std::shared_ptr<const Tokenizer>> load() {
+    Result<TokenizerParts> load() {
         HETERO_TRY(const auto model, file_.string("tokenizer.ggml.model"));
         if (!model) return fail(Errc::bad_input, "tokenizer.ggml.model is missing: the file has no tokenizer");
         if (*model != "gpt2" && *model != "llama")
@@ -39,7 +39,7 @@ public:
         HETERO_CHECK(read_special_ids());
         HETERO_TRY(const auto chat, file_.string("tokenizer.chat_template"));
         if (chat) parts_.chat_template = std::string(*chat);
-        return make_tokenizer(std::move(parts_));
+        return std::move(parts_);
     }
 
 private:
@@ -78,12 +78,15 @@ private:
                     kinds[i] = parts_.byte_level ? TokenKind::normal : TokenKind::byte;
                     break;
                 case kNormal:
-                case kUnused:
+                    break;
+                case kUnused:  // converters fill up with these to the rows of the embedding
+                    if (token == fmt::format("[PAD{}]", i)) kinds[i] = TokenKind::hole;
                     break;
                 default:
                     return fail(Errc::bad_input, "tokenizer.ggml.token_type: token {} has type {}; known are 1 to 6", i,
                                 type);
             }
+            if (kinds[i] == TokenKind::hole) continue;
             texts[i] = token;
             if (kinds[i] == TokenKind::special || kinds[i] == TokenKind::added) {
                 AddedToken added;
@@ -98,7 +101,12 @@ private:
             }
             if (type == kUnknown && !parts_.byte_level && !parts_.unknown) parts_.unknown = id;
         }
+        while (!kinds.empty() && kinds.back() == TokenKind::hole) {
+            kinds.pop_back();
+            texts.pop_back();
+        }
         HETERO_TRY(parts_.vocabulary, Vocabulary::make(std::move(texts), std::move(kinds)));
+        tokens_ = tokens->size();
         return {};
     }
 
@@ -166,9 +174,9 @@ private:
 
         HETERO_TRY(const auto* scores, file_.numbers("tokenizer.ggml.scores"));
         if (scores == nullptr) return fail(Errc::bad_input, "tokenizer.ggml.scores is missing");
-        if (scores->size() != parts_.vocabulary.size())
+        if (scores->size() != tokens_)
             return fail(Errc::bad_input, "tokenizer.ggml.scores has {} entries, {} has {}: they must be equal",
-                        scores->size(), kTokens, parts_.vocabulary.size());
+                        scores->size(), kTokens, tokens_);
         for (std::size_t i = 0; i < scores->size(); ++i)
             if (std::isnan((*scores)[i]))
                 return fail(Errc::bad_input, "tokenizer.ggml.scores: token {} has the score NaN", i);
@@ -214,6 +222,7 @@ private:
             if (id && std::find(parts_.eos.begin(), parts_.eos.end(), *id) == parts_.eos.end())
                 parts_.eos.push_back(*id);
         if (unknown && !parts_.byte_level) parts_.unknown = unknown;
+        HETERO_TRY(parts_.padding, special_id("tokenizer.ggml.padding_token_id"));
 
         HETERO_TRY(const auto add_bos, file_.boolean("tokenizer.ggml.add_bos_token"));
         if (add_bos) parts_.adds_bos = *add_bos;
@@ -226,16 +235,29 @@ private:
 
     const io::GgufFile& file_;
     TokenizerParts parts_;
+    std::size_t tokens_ = 0;  // in the file, those that only fill up included
 };
 
 }  // namespace
+
+Result<TokenizerParts> parts_from_gguf(const io::GgufFile& file) {
+    try {
+        auto parts = Loader(file).load();
+        if (!parts) return fail_with(parts.error(), file.path());
+        return parts;
+    } catch (const std::bad_alloc&) {
+        return fail(Errc::resource, "{}: out of memory for the tokenizer", file.path());
+    }
+}
+
 }  // namespace tokenizer
 
 Result<std::shared_ptr<const Tokenizer>> Tokenizer::from_gguf(const io::GgufFile& file) {
     try {
-        auto result = tokenizer::Loader(file).load();
-        if (!result) return fail_with(result.error(), file.path());
-        return result;
+        HETERO_TRY(tokenizer::TokenizerParts parts, tokenizer::parts_from_gguf(file));
+        auto tokenizer = tokenizer::make_tokenizer(std::move(parts));
+        if (!tokenizer) return fail_with(tokenizer.error(), file.path());
+        return tokenizer;
     } catch (const std::bad_alloc&) {
         return fail(Errc::resource, "{}: out of memory for the tokenizer", file.path());
     }

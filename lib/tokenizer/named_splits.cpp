@@ -64,7 +64,7 @@ constexpr NamedSplit kNamed[] = {
     {"gpt-2",             kGpt2,            false, false, false},
     {"phi-2",             kGpt2,            false, false, false},
     {"mpt",               kGpt2,            false, false, false},
-    {"olmo",              kGpt2,            false, false, false},
+    {"olmo",              kGpt2,            true,  false, false},
     {"smollm",            kDigitsGpt2,      false, false, false},
     {"starcoder",         kDigitsGpt2,      false, false, false},
     {"refact",            kDigitsGpt2,      false, false, false},
@@ -112,6 +112,20 @@ Result<std::vector<WordRule>> rules_of(const NamedSplit& split) {
         rules.emplace_back(SplitRule{std::move(pattern), SplitBehavior::isolated, false});
     }
     return rules;
+}
+
+const NamedSplit* name_of(const std::vector<WordRule>& rules, bool nfc, bool ignore_merges) {
+    for (const NamedSplit& split : kNamed) {
+        if (split.nfc != nfc || split.ignore_merges != ignore_merges || split.patterns.size() != rules.size()) continue;
+        bool same = true;
+        for (std::size_t i = 0; same && i < rules.size(); ++i) {
+            const auto* rule = std::get_if<SplitRule>(&rules[i]);
+            same = rule != nullptr && rule->behavior == SplitBehavior::isolated && !rule->invert &&
+                   rule->pattern.regex != nullptr && rule->pattern.regex->source() == split.patterns[i];
+        }
+        if (same) return &split;
+    }
+    return nullptr;
 }
 
 }  // namespace hetero::tokenizer

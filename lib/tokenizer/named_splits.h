@@ -24,6 +24,9 @@ Result<const NamedSplit*> find_named_split(std::string_view name);
 
 Result<std::vector<WordRule>> rules_of(const NamedSplit& split);
 
+// The first name in the table that means just this; nullptr: none does.
+[[nodiscard]] const NamedSplit* name_of(const std::vector<WordRule>& rules, bool nfc, bool ignore_merges);
+
 // The pattern of GPT-2, which tokenizer.json calls ByteLevel with use_regex.
 inline constexpr std::string_view kGpt2Pattern =
     R"re('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)re";

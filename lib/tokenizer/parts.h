@@ -52,9 +52,22 @@ struct TokenizerParts {
 
     std::optional<TokenId> bos;
     bool adds_bos = false;
+    std::optional<TokenId> padding;  // of batches; nothing here uses it
     std::vector<TokenId> eos;  // what the files declare; make_tokenizer adds the well-known ones
     std::optional<std::string> chat_template;
 };
+
+// How a SentencePiece-style tokenizer treats spaces: each becomes U+2581, and one is put before the text or not.
+struct SpaceRule {
+    bool prefix = false;
+    bool only_first = false;  // the prefix: before the whole input, not after each special token again
+};
+// Whether it is written as normalizers or as Metaspace. nullopt: spaces are treated in another way.
+[[nodiscard]] std::optional<SpaceRule> space_rule(const TokenizerParts& parts);
+
+// What the files say. Errors name the file.
+Result<TokenizerParts> parts_from_folder(const std::string& folder);
+Result<TokenizerParts> parts_from_gguf(const io::GgufFile& file);
 
 Result<std::shared_ptr<const Tokenizer>> make_tokenizer(TokenizerParts parts);
 

@@ -208,4 +208,12 @@ std::string replace_all(std::string_view text, const Pattern& pattern, std::stri
     return out;
 }
 
+std::string description(const WordRule& rule) {
+    if (std::holds_alternative<PrefixSpaceRule>(rule)) return "prefix-space";
+    if (const auto* meta = std::get_if<MetaspaceRule>(&rule))
+        return fmt::format("metaspace:{}:{}:{}", meta->replacement, static_cast<int>(meta->prepend), meta->split);
+    const auto& split = std::get<SplitRule>(rule);
+    return fmt::format("split:{}:{}:{}", static_cast<int>(split.behavior), split.invert, split.pattern.description());
+}
+
 }  // namespace hetero::tokenizer

@@ -42,6 +42,7 @@ struct MetaspaceRule {
 };
 
 using WordRule = std::variant<SplitRule, PrefixSpaceRule, MetaspaceRule>;
+[[nodiscard]] std::string description(const WordRule& rule);  // canonical
 
 struct Words {
     struct Range {

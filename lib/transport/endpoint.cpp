@@ -3,6 +3,7 @@
 #include <array>
 #include <charconv>
 
+#include "transport/group.h"
 #include "transport/registry.h"
 
 namespace hetero::transport {
@@ -63,11 +64,20 @@ Status prepare(const std::vector<Endpoint>& inputs, const std::vector<Endpoint>&
     if (options.max_memory_bytes < min_pipe_memory_bytes)
         return fail(Errc::usage, "{} bytes of memory for a pipe; at least {} are needed", options.max_memory_bytes,
                     min_pipe_memory_bytes);
-    for (const EndpointType* type : by_cost()) {
-        const auto in = of_kind(inputs, type->kind), out = of_kind(outputs, type->kind);
-        if (!in.empty() || !out.empty()) HETERO_CHECK(type->prepare(in, out, options));
-    }
-    return {};
+    if (options.group_size < 1) return fail(Errc::usage, "a group of {} ranks", options.group_size);
+    const auto prepare_one = [&](const EndpointType& type) -> Status {
+        const auto in = of_kind(inputs, type.kind), out = of_kind(outputs, type.kind);
+        const bool needed = !in.empty() || !out.empty() || (&type == &mpi_endpoint && options.group_size > 1);
+        return needed ? type.prepare(in, out, options) : Status{};
+    };
+    if (options.group_size > 1) HETERO_CHECK(prepare_one(mpi_endpoint));  // tells who is the first
+    const auto others = [&]() -> Status {
+        if (!group().is_root()) return {};
+        for (const EndpointType* type : by_cost())
+            if (type != &mpi_endpoint || options.group_size == 1) HETERO_CHECK(prepare_one(*type));
+        return {};
+    };
+    return group().agree(others());
 }
 
 Result<std::unique_ptr<kv::Source>> open_source(const Endpoint& endpoint, const TransportOptions& options) {

@@ -37,11 +37,16 @@ struct TransportOptions {
     // mpi: the receiver rejects a state of another model before any data moves, naming fields and both values. Callers
     // check files and pipes themselves, by Source::header().
     std::optional<kv::Identity> expected_identity;
+    // Above 1: this process is one of so many that compute one model together (group.h), each started with the same
+    // options. Only the first of them has endpoints.
+    int group_size = 1;
+    std::string tool;  // its name: all ranks of a group run the same
 };
 
 // What can be known before long work: output directory writable, overwriting allowed, "-" not a terminal, input and
 // output not the same file, MPI compiled in and running, rank within the world and not our own. Starts MPI when an
-// endpoint needs it, and only then; checks with the peer that both sides name each other.
+// endpoint or a group needs it, and only then; checks with the peers that both sides name each other, and that a group
+// is complete. In a group the first rank alone checks files and pipes, and all get its verdict.
 Status prepare(const std::vector<Endpoint>& inputs, const std::vector<Endpoint>& outputs,
                const TransportOptions& options);
 

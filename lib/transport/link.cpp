@@ -132,6 +132,7 @@ void Link::handle(const Arrival& arrival, TimePoint now) {
         if (payload.size() != header.length || crc32c(payload) != header.payload_crc) return;
         const auto reason = decode_reason(payload);
         peer_left_ = true;
+        if (reason && !peer_reason_) peer_reason_ = *reason;
         end_with(
             {Errc::peer, fmt::format("{} gave up: {}", options_.peer, reason ? reason->message : "no reason given")});
         return;

@@ -63,6 +63,8 @@ public:
     // Ends the conversation because of what the peer said (a REJECT): it needs no telling.
     void end_with(Error error);
     [[nodiscard]] const std::optional<Error>& error() const noexcept { return error_; }
+    // What the peer said when it gave up, with its code; error() is a peer error then.
+    [[nodiscard]] const std::optional<Error>& peer_reason() const noexcept { return peer_reason_; }
 
     // Orderly end. The peer's own is seen by peer_left().
     void say_bye();
@@ -113,7 +115,7 @@ private:
     double ask_again_s_ = 0;
 
     bool said_bye_ = false, peer_left_ = false;
-    std::optional<Error> error_;
+    std::optional<Error> error_, peer_reason_;
     LinkCounters counters_;
 };
 

@@ -7,6 +7,7 @@ namespace hetero::transport {
 namespace {
 
 constexpr std::size_t max_reason_bytes = 4096;
+constexpr unsigned symmetric_bit = 1, hadamard_bit = 2;  // of a scheme
 
 tl::unexpected<Error> malformed(const char* what) { return fail(Errc::peer, "{} is malformed", what); }
 
@@ -15,7 +16,8 @@ bool known_code(std::uint8_t code) { return (code >= 1 && code <= 5) || code == 
 void put_scheme(ByteWriter& out, const kv::Scheme& scheme) {
     out.text(scheme.codec);
     out.number(static_cast<std::uint8_t>(scheme.params.axis));
-    out.number(static_cast<std::uint8_t>(scheme.params.symmetric));
+    out.number(static_cast<std::uint8_t>((scheme.params.symmetric ? symmetric_bit : 0) |
+                                         (scheme.params.hadamard ? hadamard_bit : 0)));
     out.number(scheme.params.group);
     out.text(kernels::dtype_info(scheme.params.scale_dtype).name);
     out.text(kernels::dtype_info(scheme.source_dtype).name);
@@ -32,9 +34,11 @@ Result<kv::Scheme> take_scheme(ByteReader& in) {
     kv::Scheme scheme;
     scheme.codec = in.text(64);
     const auto axis = in.number<std::uint8_t>();
-    scheme.params.symmetric = in.flag();
+    const auto bits = in.number<std::uint8_t>();
+    scheme.params.symmetric = (bits & symmetric_bit) != 0;
+    scheme.params.hadamard = (bits & hadamard_bit) != 0;
     scheme.params.group = in.number<std::uint32_t>();
-    if (!in.ok() || axis > 1) return malformed("OFFER");
+    if (!in.ok() || axis > 3 || (bits & ~(symmetric_bit | hadamard_bit)) != 0) return malformed("OFFER");
     scheme.params.axis = static_cast<quant::Axis>(axis);
     HETERO_TRY(scheme.params.scale_dtype, take_dtype(in));
     HETERO_TRY(scheme.source_dtype, take_dtype(in));

@@ -1,16 +1,20 @@
 // The mpi: endpoint where MPI is not compiled in: understood, and refused.
+#include "transport/group.h"
 #include "transport/registry.h"
 
 namespace hetero::transport {
 namespace {
 
-tl::unexpected<Error> refused(const Endpoint& endpoint) {
+tl::unexpected<Error> refused(std::string_view what) {
     return fail(Errc::usage,
-                "mpi:{}: this build has no MPI; configure with -DHETERO_MPI=ON (Debian: libopenmpi-dev, openmpi-bin)",
-                endpoint.rank);
+                "{}: this build has no MPI; configure with -DHETERO_MPI=ON (Debian: libopenmpi-dev, openmpi-bin)",
+                what);
 }
+tl::unexpected<Error> refused(const Endpoint& endpoint) { return refused(mpi_endpoint_text(endpoint)); }
 
-Status prepare_mpi(const std::vector<Endpoint>& inputs, const std::vector<Endpoint>& outputs, const TransportOptions&) {
+Status prepare_mpi(const std::vector<Endpoint>& inputs, const std::vector<Endpoint>& outputs,
+                   const TransportOptions& options) {
+    if (options.group_size > 1) return refused(fmt::format("--tp {}", options.group_size));
     return refused(inputs.empty() ? outputs.front() : inputs.front());
 }
 Result<std::unique_ptr<kv::Source>> open_mpi_source(const Endpoint& endpoint, const TransportOptions&) {
@@ -24,5 +28,9 @@ Result<std::unique_ptr<kv::Sink>> open_mpi_sink(const Endpoint& endpoint, const 
 
 const EndpointType mpi_endpoint = {
     EndpointKind::mpi, parse_mpi_endpoint, mpi_endpoint_text, prepare_mpi, open_mpi_source, open_mpi_sink, nullptr};
+
+Communicator& group() noexcept { return single_process(); }
+Status check_group() { return {}; }
+bool shows_error() noexcept { return true; }
 
 }  // namespace hetero::transport

@@ -1,5 +1,6 @@
 // The mpi: endpoint where MPI is compiled in.
 #include "base/limits.h"
+#include "transport/group.h"
 #include "transport/mpi_world.h"
 #include "transport/registry.h"
 #include "transport/wire_stream.h"
@@ -46,5 +47,20 @@ Status leave_mpi(const Error* error) noexcept {
 
 const EndpointType mpi_endpoint = {EndpointKind::mpi, parse_mpi_endpoint, mpi_endpoint_text, prepare_mpi,
                                    open_mpi_source,   open_mpi_sink,      leave_mpi};
+
+Communicator& group() noexcept {
+    MpiWorld* world = MpiWorld::running();
+    return world == nullptr ? single_process() : world->group();
+}
+
+Status check_group() {
+    MpiWorld* world = MpiWorld::running();
+    return world == nullptr ? Status{} : world->check_group();
+}
+
+bool shows_error() noexcept {
+    MpiWorld* world = MpiWorld::running();
+    return world == nullptr || world->shows_error();
+}
 
 }  // namespace hetero::transport

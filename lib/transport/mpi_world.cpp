@@ -26,76 +26,6 @@ constexpr double spin_s = 500e-6, rest_s = 50e-6, long_rest_s = 1e-3, idle_s = 2
 
 double seconds_since(TimePoint from) { return std::chrono::duration<double>(Clock::now() - from).count(); }
 
-constexpr int max_roles = 7;
-
-// Which ranks a rank reads from and writes to, as every rank tells every other.
-struct Roles {
-    std::uint32_t magic = 0x52564B48;  // "HKVR"
-    std::uint32_t version = wire_version;
-    std::int32_t inputs[max_roles], outputs[max_roles];  // -1: none
-};
-
-bool names(const std::int32_t (&ranks)[max_roles], int rank) {
-    return std::find(std::begin(ranks), std::end(ranks), rank) != std::end(ranks);
-}
-
-std::string list(const std::int32_t (&ranks)[max_roles]) {
-    std::string out;
-    for (const std::int32_t rank : ranks)
-        if (rank >= 0) out += fmt::format("{}mpi:{}", out.empty() ? "" : " and ", rank);
-    return out.empty() ? "no mpi: endpoint" : out;
-}
-
-// A tool writes after it has read, so ranks that read from each other in a ring would wait for ever: there must be an
-// order in which every rank comes after those it reads from.
-Status check_order(const std::vector<Roles>& all) {
-    const int size = static_cast<int>(all.size());
-    std::vector<int> unread(all.size());  // inputs that are not ready
-    std::vector<int> ready;
-    for (int rank = 0; rank < size; ++rank) {
-        const auto& inputs = all[static_cast<std::size_t>(rank)].inputs;
-        unread[static_cast<std::size_t>(rank)] =
-            static_cast<int>(std::count_if(std::begin(inputs), std::end(inputs), [](int peer) { return peer >= 0; }));
-        if (unread[static_cast<std::size_t>(rank)] == 0) ready.push_back(rank);
-    }
-    for (std::size_t done = 0; done < ready.size(); ++done) {
-        for (const std::int32_t peer : all[static_cast<std::size_t>(ready[done])].outputs)
-            if (peer >= 0 && --unread[static_cast<std::size_t>(peer)] == 0) ready.push_back(peer);
-    }
-    for (int rank = 0; rank < size; ++rank) {
-        if (unread[static_cast<std::size_t>(rank)] > 0)
-            return fail(Errc::usage,
-                        "rank {} reads {} and writes {}: what it reads comes out of a ring of ranks, so none can begin",
-                        rank, list(all[static_cast<std::size_t>(rank)].inputs),
-                        list(all[static_cast<std::size_t>(rank)].outputs));
-    }
-    return {};
-}
-
-Status check_roles(const std::vector<Roles>& all) {
-    const int size = static_cast<int>(all.size());
-    for (int rank = 0; rank < size; ++rank) {
-        const Roles& roles = all[static_cast<std::size_t>(rank)];
-        if (roles.magic != Roles{}.magic || roles.version != wire_version)
-            return fail(Errc::peer, "rank {} is not a hetero tool of this version", rank);
-        for (const bool reads : {true, false}) {
-            for (const std::int32_t peer : reads ? roles.inputs : roles.outputs) {
-                if (peer < 0) continue;
-                const char* verb = reads ? "reads" : "writes";
-                if (peer >= size)
-                    return fail(Errc::usage, "rank {} {} mpi:{}, but this job has ranks 0 to {}", rank, verb, peer,
-                                size - 1);
-                if (peer == rank) return fail(Errc::usage, "rank {} {} mpi:{}, which is itself", rank, verb, peer);
-                const Roles& other = all[static_cast<std::size_t>(peer)];
-                if (!names(reads ? other.outputs : other.inputs, rank))
-                    return fail(Errc::usage, "rank {} {} mpi:{}, but rank {} {} {}", rank, verb, peer, peer,
-                                reads ? "writes" : "reads", list(reads ? other.outputs : other.inputs));
-            }
-        }
-    }
-    return check_order(all);
-}
-
 std::uint64_t random_session() {
     std::random_device device;
     const std::uint64_t value = (std::uint64_t{device()} << 32) ^ device();
@@ -122,8 +52,9 @@ Status MpiWorld::start(const std::vector<int>& inputs, const std::vector<int>& o
                 return fail(Errc::usage, "mpi:{} is named twice", (*ranks)[i]);
     const char* launchers[] = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK"};
     if (std::none_of(std::begin(launchers), std::end(launchers), [](const char* name) { return std::getenv(name); }))
-        return fail(Errc::usage, "mpi:{}: this process was not started by mpirun (or srun --mpi=pmix)",
-                    inputs.empty() ? outputs.front() : inputs.front());
+        return fail(Errc::usage, "{}: this process was not started by mpirun (or srun --mpi=pmix)",
+                    options.group_size > 1 ? fmt::format("--tp {}", options.group_size)
+                                           : fmt::format("mpi:{}", inputs.empty() ? outputs.front() : inputs.front()));
     try {
         g_world = new MpiWorld(inputs, outputs, options);
         g_world->launch();
@@ -137,8 +68,8 @@ Status MpiWorld::start(const std::vector<int>& inputs, const std::vector<int>& o
     if (g_world->phase_ == Phase::starting)
         return fail(
             Errc::peer,
-            "MPI did not start within {:.3g} s: every rank of the job has to use an mpi: endpoint; one that does "
-            "not, or that has ended, keeps the others waiting (--timeout allows more time)",
+            "MPI did not start within {:.3g} s: every rank of the job has to use an mpi: endpoint or --tp; one that "
+            "does not, or that has ended, keeps the others waiting (--timeout allows more time)",
             notice_fraction * options.timeout_s);
     if (g_world->start_error_) return tl::unexpected<Error>(*g_world->start_error_);
     return {};
@@ -157,7 +88,8 @@ Status MpiWorld::await(MPI_Request& request, const char* what) const {
         if (seconds_since(started_) > notice_fraction * options_.timeout_s)
             return fail(
                 Errc::peer,
-                "the ranks did not meet within {:.3g} s ({}): is each of them a hetero tool with an mpi: endpoint?",
+                "the ranks did not meet within {:.3g} s ({}): is each of them a hetero tool with an mpi: endpoint or "
+                "--tp?",
                 notice_fraction * options_.timeout_s, what);
         std::this_thread::sleep_for(std::chrono::microseconds(200));
     }
@@ -173,13 +105,15 @@ Status MpiWorld::initialise() {
         if (provided < MPI_THREAD_MULTIPLE)
             return fail(Errc::usage, "MPI was started without MPI_THREAD_MULTIPLE by the program");
     } else {
-        HETERO_MPI_CHECK(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
+        const int wanted = options_.group_size > 1 ? MPI_THREAD_SERIALIZED : MPI_THREAD_FUNNELED;
+        HETERO_MPI_CHECK(MPI_Init_thread(nullptr, nullptr, wanted, &provided), "MPI_Init_thread");
+        if (provided < wanted) return fail(Errc::resource, "--tp: this MPI has no MPI_THREAD_SERIALIZED");
     }
     HETERO_MPI_CHECK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
     int rank = 0, size = 0;
     HETERO_MPI_CHECK(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
     HETERO_MPI_CHECK(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
-    HETERO_CHECK(exchange_roles(rank, size));
+    HETERO_TRY(const std::vector<Roles> all, exchange_roles(rank, size));
     for (MPI_Comm* comm : {&control_, &data_}) {
         MPI_Request request = MPI_REQUEST_NULL;
         HETERO_MPI_CHECK(MPI_Comm_idup(MPI_COMM_WORLD, comm, &request), "MPI_Comm_idup");
@@ -188,42 +122,100 @@ Status MpiWorld::initialise() {
     }
     for (const int peer : inputs_) add_peer(peer, false);
     for (const int peer : outputs_) add_peer(peer, true);
-    return {};
+    return add_group(all, rank);
 }
 
-Status MpiWorld::exchange_roles(int rank, int size) {
-    Roles own;
-    std::fill(std::begin(own.inputs), std::end(own.inputs), -1);
-    std::fill(std::begin(own.outputs), std::end(own.outputs), -1);
-    std::copy(inputs_.begin(), inputs_.end(), own.inputs);
-    std::copy(outputs_.begin(), outputs_.end(), own.outputs);
+Result<std::vector<Roles>> MpiWorld::exchange_roles(int rank, int size) {
+    Roles own(inputs_, outputs_, options_.tool, options_.group_size);
+    int* part = nullptr;
+    int known = 0;
+    if (MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_APPNUM, static_cast<void*>(&part), &known) == MPI_SUCCESS && known != 0)
+        own.part = *part;
     std::vector<Roles> all(static_cast<std::size_t>(size));
     MPI_Request request = MPI_REQUEST_NULL;
     HETERO_MPI_CHECK(
         MPI_Iallgather(&own, sizeof own, MPI_BYTE, all.data(), sizeof own, MPI_BYTE, MPI_COMM_WORLD, &request),
         "MPI_Iallgather");
     HETERO_CHECK(await(request, "MPI_Iallgather"));
-    log::debug("rank {} of {}: reads {}, writes {}", rank, size, list(own.inputs), list(own.outputs));
-    return check_roles(all);
+    log::debug("rank {} of {}: reads {}, writes {}", rank, size, inputs_text(own), outputs_text(own));
+    const GroupRanks group = group_of(all, rank);
+    first_to_show_ = group.first == rank;
+    HETERO_CHECK(settle_roles(all));
+    if (group.first != rank) {
+        inputs_.clear();
+        outputs_.clear();
+    }
+    return all;
 }
 
-void MpiWorld::add_peer(int rank, bool sending) {
+std::unique_ptr<Link> MpiWorld::link_to(int rank, bool sending, std::uint64_t session) {
     LinkOptions link;
     link.role = sending ? WireRole::sender : WireRole::receiver;
     link.peer = fmt::format("rank {}", rank);
     link.silence_s = notice_fraction * options_.timeout_s;
     link.heartbeat_s = std::min(0.5, options_.timeout_s / 20);
-    if (sending) link.session = random_session();
+    link.session = session;
+    return std::make_unique<Link>(std::make_unique<MpiChannel>(control_, data_, rank, sending), link, Clock::now());
+}
+
+void MpiWorld::add_peer(int rank, bool sending) {
     auto peer = std::make_unique<Peer>();
     peer->rank = rank;
-    peer->link =
-        std::make_unique<Link>(std::make_unique<MpiChannel>(control_, data_, rank, sending), link, Clock::now());
+    peer->link = link_to(rank, sending, sending ? random_session() : 0);
     if (sending) {
         peer->sender.emplace(*peer->link);
     } else {
         peer->receiver.emplace(*peer->link);
     }
     peers_.push_back(std::move(peer));
+}
+
+// Splitting takes all ranks of the job, so all do it when any of them computes with others.
+Status MpiWorld::add_group(const std::vector<Roles>& all, int rank) {
+    if (std::all_of(all.begin(), all.end(), [](const Roles& roles) { return roles.group_size <= 1; })) return {};
+    const GroupRanks group = group_of(all, rank);
+    MPI_Comm comm = MPI_COMM_NULL;
+    HETERO_MPI_CHECK(MPI_Comm_split(MPI_COMM_WORLD, group.size > 1 ? group.first : MPI_UNDEFINED, rank, &comm),
+                     "MPI_Comm_split");
+    if (group.size == 1) return {};
+    HETERO_MPI_CHECK(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+    std::vector<const Link*> links(static_cast<std::size_t>(group.size));
+    for (int other = group.first; other < group.first + group.size; ++other) {
+        if (other == rank) continue;
+        auto peer = std::make_unique<Peer>();
+        peer->rank = other;
+        // Both ends know the session, as nobody says HELLO.
+        peer->link = link_to(other, rank < other, static_cast<std::uint64_t>(group.first) + 1);
+        links[static_cast<std::size_t>(other - group.first)] = peer->link.get();
+        peers_.push_back(std::move(peer));
+    }
+    group_ = std::make_unique<MpiGroup>(gate_, comm, rank - group.first, group.size, std::move(links));
+    return {};
+}
+
+bool MpiWorld::Peer::step(TimePoint now) {
+    if (sender) return sender->step(now);
+    if (receiver) return receiver->step(now);
+    const bool moved = link->step(now);
+    if (link->next()) link->violated("a state for a rank of its own group");
+    return moved;
+}
+
+Communicator& MpiWorld::group() noexcept { return group_ ? static_cast<Communicator&>(*group_) : single_process(); }
+
+Status MpiWorld::check_group() {
+    auto lock = gate_.enter();
+    if (group_)
+        if (auto reason = group_->end_reason()) return tl::unexpected(std::move(*reason));
+    return {};
+}
+
+bool MpiWorld::shows_error() noexcept {
+    auto lock = gate_.enter();
+    if (!group_) return first_to_show_;
+    if (group_->failure() != Communicator::Failure::none) return group_->failure() == Communicator::Failure::here;
+    gate_.wait_for(lock, linger_s, [&] { return group_->told() || !group_->others_may_tell(); });
+    return !group_->told();
 }
 
 void MpiWorld::run() {
@@ -260,9 +252,10 @@ void MpiWorld::move_frames() {
             const TimePoint now = Clock::now();
             bool moved = false, failed = false;
             for (const auto& peer : peers_) {
-                moved |= peer->sender ? peer->sender->step(now) : peer->receiver->step(now);
+                moved |= peer->step(now);
                 failed |= peer->link->error().has_value();
             }
+            if (failed) end_with_group();
             if (moved) last_moved = now;
             if (moved || failed) gate_.changed();
             if (leaving_ && may_end(now)) {
@@ -277,10 +270,18 @@ void MpiWorld::move_frames() {
     }
 }
 
+// A rank that waits for a state, or for one to be taken, while its group has come to an end.
+void MpiWorld::end_with_group() {
+    if (!group_ || leaving_) return;
+    const auto failure = group_->end_reason();
+    if (!failure) return;
+    for (const auto& peer : peers_) peer->link->give_up(*failure);
+}
+
 void MpiWorld::say_goodbye() {
     said_goodbye_ = true;
     for (const auto& peer : peers_) {
-        peer->served = peer->sender ? peer->sender->committed() : peer->receiver->confirmed();
+        peer->served = peer->sender ? peer->sender->committed() : !peer->receiver || peer->receiver->confirmed();
         if (leave_error_) {
             peer->link->give_up(*leave_error_);
         } else if (!peer->served) {
@@ -304,7 +305,9 @@ bool MpiWorld::may_end(TimePoint now) {
         if (!failed_at_) failed_at_ = now;
         const bool told = all_drained && all_left;
         if (told && !peers_gone_) peers_gone_ = now;
-        const double linger = leave_error_ && leave_error_->code != Errc::peer ? 0 : linger_s;
+        const bool by_another = !leave_error_ || leave_error_->code == Errc::peer ||
+                                (group_ && group_->failure() == Communicator::Failure::elsewhere);
+        const double linger = by_another ? linger_s : 0;
         return (peers_gone_ && std::chrono::duration<double>(now - *peers_gone_).count() >= linger) ||
                std::chrono::duration<double>(now - *failed_at_).count() > tell_s;
     }
@@ -338,6 +341,7 @@ Result<MpiWorld::Peer*> MpiWorld::open(int rank, bool sending) {
 // Peers that we let down ourselves do not count.
 Status MpiWorld::left_in_order() const {
     if (leave_error_ || phase_ != Phase::ended) return {};
+    if (group_ && group_->end_reason()) return tl::unexpected<Error>(*group_->end_reason());
     for (const auto& peer : peers_)
         if (peer->served && peer->link->error()) return tl::unexpected<Error>(*peer->link->error());
     if (!failed_at_) return fail(Errc::peer, "MPI failed while the ranks of the job were leaving it");

@@ -1,6 +1,7 @@
-// This process's part in an MPI job. One thread makes every MPI call, from MPI_Init to MPI_Finalize; nothing else ever
-// waits inside MPI, so a call that hangs (a rank that never starts or never ends MPI) cannot hang the tool.
-// That thread also keeps transfers moving and sends heartbeats while the tool computes.
+// This process's part in an MPI job. One thread makes every MPI call that may wait, from MPI_Init to MPI_Finalize, so a
+// call that hangs (a rank that never starts or never ends MPI) cannot hang the tool. It also keeps transfers moving and
+// sends heartbeats while the tool computes. The tool's own thread makes calls that return at once, for collectives of a
+// group (mpi_group.h), under the same lock.
 #pragma once
 #include <mpi.h>
 
@@ -12,7 +13,9 @@
 
 #include "transport/endpoint.h"
 #include "transport/gate.h"
+#include "transport/mpi_group.h"
 #include "transport/receiver.h"
+#include "transport/roles.h"
 #include "transport/sender.h"
 
 namespace hetero::transport {
@@ -24,6 +27,8 @@ public:
         std::unique_ptr<Link> link;
         std::optional<Sender> sender;      // we send our state there
         std::optional<Receiver> receiver;  // we read a state from there
+        // Neither: a rank of our group. The link carries heartbeats and errors.
+        bool step(TimePoint now);
         bool opened = false;
         bool served = false;  // when we said goodbye its state had been transferred
     };
@@ -35,6 +40,9 @@ public:
 
     Result<Peer*> open(int rank, bool sending);
     [[nodiscard]] Gate& gate() noexcept { return gate_; }
+    [[nodiscard]] Communicator& group() noexcept;
+    [[nodiscard]] Status check_group();
+    [[nodiscard]] bool shows_error() noexcept;
     // Ends the process where MPI cannot be left. See transport::leave().
     Status leave(const Error* error) noexcept;
 
@@ -44,10 +52,13 @@ private:
     void launch();
     void run();
     Status initialise();
-    Status exchange_roles(int rank, int size);
+    Result<std::vector<Roles>> exchange_roles(int rank, int size);
     Status await(MPI_Request& request, const char* what) const;
+    std::unique_ptr<Link> link_to(int rank, bool sending, std::uint64_t session);
     void add_peer(int rank, bool sending);
+    Status add_group(const std::vector<Roles>& all, int rank);
     void move_frames();
+    void end_with_group();
     [[nodiscard]] bool may_end(TimePoint now);
     void say_goodbye();
     [[nodiscard]] Status left_in_order() const;
@@ -62,6 +73,8 @@ private:
     std::optional<Error> start_error_;
     MPI_Comm control_ = MPI_COMM_NULL, data_ = MPI_COMM_NULL;
     std::vector<std::unique_ptr<Peer>> peers_;
+    std::unique_ptr<MpiGroup> group_;  // null: alone
+    bool first_to_show_ = true;        // an error at the start, which all ranks of a group meet alike
 
     bool leaving_ = false, said_goodbye_ = false;
     std::optional<Error> leave_error_;

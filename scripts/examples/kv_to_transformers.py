@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Continues a hetero-kv state in Hugging Face transformers, greedily: the same tokens as hetero-decode gives.
 
+Takes whole states whose layers hold K and V of all tokens; others are refused, for transformers keeps them otherwise.
 Usage: kv_to_transformers.py MODEL STATE.h5 [N]
 MODEL is a Hugging Face folder or a .gguf file (transformers widens its weights). Needs torch, transformers, h5py; a
 .gguf also needs gguf. The state's file format is described in hetero-kv(5). Prints the N (default 32) new token ids.
@@ -37,9 +38,15 @@ model = AutoModelForCausalLM.from_pretrained(**where, torch_dtype=torch.float32,
 with h5py.File(state) as f:
     if f.attrs["format"] != "hetero-kv" or f.attrs["schema_major"] != 1 or f.attrs["state"] != "complete":
         sys.exit(f"{state}: not a complete hetero-kv 1 state")
+    if f.attrs["tp_size"] != 1:
+        sys.exit(f"{state}: one shard of {f.attrs['tp_size']}; put them together first: kv-send {state} -o WHOLE.h5")
     sequence, cache = f["sequences/0000"], DynamicCache()
     for l in range(f.attrs["n_layers"]):
         layer = sequence[f"layers/{l:03}"]
+        kind, first = layer.attrs["kind"], layer.attrs["first_token"]
+        if kind == "mla" or first != 0:
+            what = "latent and RoPE key" if kind == "mla" else f"tokens from {first} on"
+            sys.exit(f"{state}: layer {l} is of kind {kind} and holds the {what}; K and V of all tokens are needed")
         cache.update(load(layer, "k"), load(layer, "v"), l)
     token = int(sequence.attrs["pending_token"])
     if token < 0:

@@ -1,7 +1,9 @@
 // Makes KV states with chosen values, changes single values, and prints what is stored. All through the library, so
 // that checksums are right: what the tests then see is how the tools treat the values, not damage. usage: kv_lab make
-// halves|overflow|groups|zeros|ordinary OUT
+// halves|overflow|groups|zeros|ordinary|windows|latent OUT
 //        kv_lab set IN OUT LAYER k|v TOKEN HEAD DIM HEX16
+//        kv_lab split IN SIZE OUT    (shards of OUT, one file per rank)
+//        kv_lab window IN OUT N    (all layers keep the last N tokens only; unquantized states)
 //        kv_lab print IN LAYER k|v values|scale
 #include <cmath>
 #include <cstdio>
@@ -9,7 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "kv/file.h"
+#include "kv/shard_files.h"
+#include "kv/shards.h"
 #include "kv/stream.h"
 
 using namespace hetero;
@@ -19,6 +22,7 @@ namespace {
 struct Shape {
     std::uint32_t layers, heads, dim;
     std::uint64_t tokens;
+    std::vector<kv::LayerShape> kinds;
 };
 
 using ValueAt = float (*)(std::uint32_t layer, bool is_v, std::uint64_t token, std::uint32_t head, std::uint32_t dim);
@@ -42,11 +46,12 @@ kv::State make_state(const Shape& shape, ValueAt value_at) {
     kv::Sequence sequence;
     for (std::uint64_t i = 0; i < shape.tokens; ++i) sequence.tokens.push_back(static_cast<std::int32_t>(i % 512));
     state.header.sequences.push_back(sequence);
+    state.header.layer_shapes = shape.kinds;
     auto& layers = state.layers.emplace_back(shape.layers);
     for (std::uint32_t layer = 0; layer < shape.layers; ++layer) {
         for (const kv::PartId id : {kv::PartId::k, kv::PartId::v}) {
             std::vector<float> values;
-            for (std::uint64_t token = 0; token < shape.tokens; ++token) {
+            for (std::uint64_t token = state.header.first_token(0, layer); token < shape.tokens; ++token) {
                 for (std::uint32_t head = 0; head < shape.heads; ++head) {
                     for (std::uint32_t dim = 0; dim < shape.dim; ++dim) {
                         values.push_back(value_at(layer, id == kv::PartId::v, token, head, dim));
@@ -56,7 +61,7 @@ kv::State make_state(const Shape& shape, ValueAt value_at) {
             kv::Part& part = layers[layer].part(id);
             part.scheme = scheme;
             part.values.dtype = kernels::DType::f32;
-            part.values.shape = {shape.tokens, shape.heads, shape.dim};
+            part.values.shape = {state.header.stored_tokens(0, layer), shape.heads, shape.dim};
             const auto bytes = std::as_bytes(std::span(values));
             part.values.bytes.assign(bytes.begin(), bytes.end());
         }
@@ -110,12 +115,45 @@ Result<kv::State> read(const std::string& path) {
 }
 
 Status make(const std::string& kind, const std::string& out) {
-    if (kind == "halves") return write(make_state({1, 1, 64, 1563}, half_values), out);
-    if (kind == "overflow") return write(make_state({1, 1, 64, 2}, overflow), out);
-    if (kind == "groups") return write(make_state({1, 2, 80, 3}, two_heads), out);
-    if (kind == "zeros") return write(make_state({2, 2, 64, 5}, zeros), out);
-    if (kind == "ordinary") return write(make_state({2, 2, 64, 5}, ordinary), out);
+    const kv::LayerShape window{kv::LayerKind::swa, 4}, latent{kv::LayerKind::mla, 0};
+    if (kind == "windows") return write(make_state({3, 2, 64, 9, {window, window, {}}}, ordinary), out);
+    if (kind == "latent") return write(make_state({2, 1, 64, 9, {latent, latent}}, ordinary), out);
+    if (kind == "halves") return write(make_state({1, 1, 64, 1563, {}}, half_values), out);
+    if (kind == "overflow") return write(make_state({1, 1, 64, 2, {}}, overflow), out);
+    if (kind == "groups") return write(make_state({1, 2, 80, 3, {}}, two_heads), out);
+    if (kind == "zeros") return write(make_state({2, 2, 64, 5, {}}, zeros), out);
+    if (kind == "ordinary") return write(make_state({2, 2, 64, 5, {}}, ordinary), out);
     return fail(Errc::usage, "unknown kind {}", kind);
+}
+
+Status split(const std::string& in, std::uint32_t size, const std::string& out) {
+    HETERO_TRY(auto state, read(in));
+    const auto whole = std::make_shared<const kv::State>(std::move(state));
+    const std::uint32_t heads = whole->header.identity.n_kv_heads;
+    for (std::uint32_t rank = 0; rank < size; ++rank) {
+        const std::uint32_t first = rank * heads / size, end = ((rank + 1) * heads + size - 1) / size;
+        HETERO_TRY(const auto slice, kv::slice_heads(kv::memory_source(whole, in), {size, rank, first, end - first}));
+        HETERO_TRY(const auto shard, kv::read_all(*slice));
+        HETERO_CHECK(write(shard, kv::shard_path(out, rank, size)));
+    }
+    return {};
+}
+
+Status window(const std::string& in, const std::string& out, std::uint32_t n) {
+    HETERO_TRY(auto state, read(in));
+    state.header.layer_shapes.assign(state.header.identity.n_layers, {kv::LayerKind::swa, n});
+    for (std::size_t s = 0; s < state.layers.size(); ++s) {
+        for (std::size_t l = 0; l < state.layers[s].size(); ++l) {
+            for (const kv::PartId id : {kv::PartId::k, kv::PartId::v}) {
+                kv::Tensor& values = state.layers[s][l].part(id).values;
+                const std::size_t row = values.bytes.size() / values.shape[0];
+                values.shape[0] = state.header.stored_tokens(s, l);
+                values.bytes.erase(values.bytes.begin(),
+                                   values.bytes.end() - static_cast<std::ptrdiff_t>(values.shape[0] * row));
+            }
+        }
+    }
+    return write(state, out);
 }
 
 Status set(char** argv) {
@@ -164,6 +202,10 @@ Status print(char** argv) {
 int main(int argc, char** argv) {
     const std::string command = argc > 1 ? argv[1] : "";
     if (command == "make" && argc == 4) return report(make(argv[2], argv[3]));
+    if (command == "split" && argc == 5)
+        return report(split(argv[2], static_cast<std::uint32_t>(std::stoul(argv[3])), argv[4]));
+    if (command == "window" && argc == 5)
+        return report(window(argv[2], argv[3], static_cast<std::uint32_t>(std::stoul(argv[4]))));
     if (command == "set" && argc == 10) return report(set(argv + 2));
     if (command == "print" && argc == 6) return report(print(argv + 2));
     std::fputs("usage: see the head of kv_lab.cpp\n", stderr);

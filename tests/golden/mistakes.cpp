@@ -44,6 +44,7 @@ bool each_norm(model::Program& program, const std::function<bool(model::Norm&)>&
     each<model::ProjectAdd>(program, [&](auto& op) { return inner(op.norm); });
     each<model::FfnAdd>(program, [&](auto& op) { return inner(op.norm); });
     each<model::Qkv>(program, [&](auto& op) { return inner(op.q_norm) | inner(op.k_norm); });
+    each<model::LatentKv>(program, [&](auto& op) { return change(op.norm); });
     return true;
 }
 
@@ -67,6 +68,7 @@ TEST_CASE("typical mistakes exceed the tolerance") {
         {"RoPE scaling ignored",
          [](model::Program& program) {
              model::RopeConfig& rope = program.ropes[0];
+             rope.attention_factor = 1;
              const bool scaled = rope.scaling != model::RopeScalingKind::none || !rope.frequency_divisors.empty();
              rope.scaling = model::RopeScalingKind::none;
              rope.frequency_divisors.clear();
@@ -74,7 +76,9 @@ TEST_CASE("typical mistakes exceed the tolerance") {
          }},
         {"RoPE over twice the dimensions",
          [](model::Program& program) {
-             if (2 * program.ropes[0].rotary_dim > program.kv[0].head_dim_k) return false;
+             const model::KvLayout& layout = program.kv[0];
+             const bool latent = layout.kind == model::KvLayout::Kind::latent;
+             if (2 * program.ropes[0].rotary_dim > (latent ? layout.head_dim_v : layout.head_dim_k)) return false;
              return program.ropes[0].rotary_dim *= 2, true;
          }},
         {"local layers with the global RoPE",
@@ -202,6 +206,70 @@ TEST_CASE("typical mistakes exceed the tolerance") {
          [](model::Program& program) {
              return each<model::Qkv>(program, [](auto& op) { return std::swap(op.k, op.v), true; });
          }},
+        {"YaRN's factor of Q and K ignored",
+         [](model::Program& program) { return take(program.ropes[0].attention_factor, 1.0); }},
+        {"YaRN from another original context",
+         [](model::Program& program) {
+             return program.ropes[0].original_context *= 64, program.ropes[0].scaling == model::RopeScalingKind::yarn;
+         }},
+        {"norm of latents ignored",
+         [](model::Program& program) {
+             return each<model::LatentKv>(program, [](auto& op) {
+                 return std::fill(op.norm.weight.values.begin(), op.norm.weight.values.end(), 1.0F), true;
+             });
+         }},
+        {"one expert fewer",
+         [](model::Program& program) {
+             return each<model::MoeAdd>(program, [](auto& op) { return --op.rule.top_k, true; });
+         }},
+        {"weights of experts not normalized, or normalized",
+         [](model::Program& program) {
+             return each<model::MoeAdd>(program, [](auto& op) { return op.rule.normalize = !op.rule.normalize, true; });
+         }},
+        {"scale of experts ignored",
+         [](model::Program& program) {
+             return each<model::MoeAdd>(program, [](auto& op) { return take(op.rule.scale, 1.0F); });
+         }},
+        {"the router's other score",
+         [](model::Program& program) {
+             return each<model::MoeAdd>(program, [](auto& op) {
+                 using Score = model::RoutingRule::Score;
+                 op.rule.score = op.rule.score == Score::softmax ? Score::sigmoid : Score::softmax;
+                 return true;
+             });
+         }},
+        {"bias of the choice ignored",
+         [](model::Program& program) {
+             return each<model::MoeAdd>(program, [](auto& op) { return take(op.selection_bias.values, {}); });
+         }},
+        {"experts of all groups",
+         [](model::Program& program) {
+             return each<model::MoeAdd>(
+                 program, [](auto& op) { return take(op.rule.top_groups, op.rule.n_groups) && op.rule.n_groups > 1; });
+         }},
+        {"experts in the wrong order",
+         [](model::Program& program) {
+             return each<model::MoeAdd>(program,
+                                        [](auto& op) { return std::swap(op.experts[0], op.experts[1]), true; });
+         }},
+        {"shared experts read the residual",
+         [](model::Program& program) {
+             bool shared = false;
+             for (std::size_t i = 1; i < program.ops.size(); ++i) {
+                 auto* ffn = std::get_if<model::FfnAdd>(&program.ops[i]);
+                 if (ffn == nullptr || !std::holds_alternative<model::MoeAdd>(program.ops[i - 1])) continue;
+                 ffn->in = ffn->out;
+                 shared = true;
+             }
+             return shared;
+         }},
+        {"values expanded by the rows of keys",
+         [](model::Program& program) {
+             return each<model::HeadProject>(program, [](auto& op) {
+                 op.weight.data -= op.weight.group_rows * op.weight.row_bytes;  // which lie before them
+                 return op.weight.group_rows != 0;
+             });
+         }},
     };
     std::vector<int> caught(mistakes.size());
     double smallest = INFINITY;
@@ -213,7 +281,8 @@ TEST_CASE("typical mistakes exceed the tolerance") {
             if (!mistakes[i].make(wrong->program)) continue;
             CAPTURE(one.model);
             CAPTURE(mistakes[i].name);
-            const double error = prompt_error(wrong, golden, 129);
+            double error = 0;
+            for (const int length : {33, 129}) error = std::max(error, prompt_error(wrong, golden, length));
             CHECK(error > 2 * logit_tolerance);
             smallest = std::min(smallest, error);
             ++caught[i];

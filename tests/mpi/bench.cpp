@@ -1,6 +1,7 @@
 // Rates between two ranks: plain MPI, and a KV state through the mpi: endpoint (checksums, root and commit included).
 //   mpirun -n 2 mpi_bench [--mib N]               one state
 //   mpirun -n 2 mpi_bench --raw [--mib N] [--repeat N]   plain MPI
+//   mpirun -n N mpi_bench --gather BYTES [--repeat N]    gathers of a group: each rank gives its part of so many bytes
 // Plain MPI: 1 MiB messages, eight receives posted ahead, into the same memory as the state's layers.
 #include <mpi.h>
 
@@ -14,6 +15,7 @@
 
 #include "synthetic_state.h"
 #include "transport/endpoint.h"
+#include "transport/group.h"
 
 using namespace hetero;
 
@@ -51,6 +53,26 @@ void raw(int rank, std::uint64_t mib, int repeat) {
     if (rank == 0)
         std::printf("plain MPI    %4zu MiB: median %.2f GB/s, best %.2f GB/s of %d\n", memory.size() >> 20,
                     rates[rates.size() / 2], rates.back(), repeat);
+}
+
+Status gathers(int ranks, std::size_t bytes, int repeat) {
+    transport::TransportOptions options;
+    options.group_size = ranks;
+    HETERO_CHECK(transport::prepare({}, {}, options));
+    Communicator& group = transport::group();
+    const std::vector<std::size_t> parts(static_cast<std::size_t>(ranks), bytes / static_cast<std::size_t>(ranks));
+    const std::vector<std::byte> mine(parts[0]);
+    std::vector<double> us;
+    for (int r = -100; r < repeat; ++r) {  // the first ones warm up
+        const double begin = now_s();
+        HETERO_CHECK(group.all_gather(mine, parts));
+        if (r >= 0) us.push_back((now_s() - begin) * 1e6);
+    }
+    std::sort(us.begin(), us.end());
+    if (group.is_root())
+        std::printf("gather of %zu bytes, %d ranks: median %.1f us, p90 %.1f us of %d\n", bytes, ranks,
+                    us[us.size() / 2], us[us.size() * 9 / 10], repeat);
+    return {};
 }
 
 Status state(bool sends, std::uint64_t mib) {
@@ -92,11 +114,14 @@ int main(int argc, char** argv) {
     std::uint64_t mib = 256;
     int repeat = 9;
     bool with_raw = false;
+    std::size_t gather_bytes = 0;
     for (int i = 1; i < argc; ++i) {
         if (std::strcmp(argv[i], "--mib") == 0 && i + 1 < argc)
             mib = std::stoull(argv[++i]);
         else if (std::strcmp(argv[i], "--repeat") == 0 && i + 1 < argc)
             repeat = std::atoi(argv[++i]);
+        else if (std::strcmp(argv[i], "--gather") == 0 && i + 1 < argc)
+            gather_bytes = std::stoull(argv[++i]);
         else if (std::strcmp(argv[i], "--raw") == 0)
             with_raw = true;
     }
@@ -109,7 +134,9 @@ int main(int argc, char** argv) {
         MPI_Finalize();
         return 0;
     }
-    const Status done = state(rank == 0, mib);
+    const char* size = std::getenv("OMPI_COMM_WORLD_SIZE");
+    const Status done =
+        gather_bytes > 0 ? gathers(size != nullptr ? std::atoi(size) : 1, gather_bytes, repeat) : state(rank == 0, mib);
     if (!done) std::fprintf(stderr, "mpi_bench: %s\n", done.error().message.c_str());
     const Status left = transport::leave(done ? nullptr : &done.error());
     if (!left) std::fprintf(stderr, "mpi_bench: error: %s\n", left.error().message.c_str());

@@ -78,12 +78,12 @@ Result<kv::State> state_of(const Options& o) {
     int provided = 0, size = 0;
     MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
-    std::int32_t roles[16] = {0x52564B48, 1};
-    std::fill(roles + 2, roles + 16, -1);
-    roles[9] = peer;  // the first of the outputs
-    std::vector<std::int32_t> all(static_cast<std::size_t>(size) * 16);
+    std::int32_t roles[19] = {0x52564B48, 1, 0, 0, 1};
+    std::fill(roles + 5, roles + 19, -1);
+    roles[12] = peer;  // the first of the outputs
+    std::vector<std::int32_t> all(static_cast<std::size_t>(size) * 19);
     MPI_Request meeting = MPI_REQUEST_NULL;
-    MPI_Iallgather(roles, 64, MPI_BYTE, all.data(), 64, MPI_BYTE, MPI_COMM_WORLD, &meeting);
+    MPI_Iallgather(roles, sizeof roles, MPI_BYTE, all.data(), sizeof roles, MPI_BYTE, MPI_COMM_WORLD, &meeting);
     MPI_Wait(&meeting, MPI_STATUS_IGNORE);
     MPI_Comm control = MPI_COMM_NULL, data = MPI_COMM_NULL;
     for (MPI_Comm* comm : {&control, &data}) {

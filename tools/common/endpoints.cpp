@@ -7,7 +7,9 @@
 #include <cerrno>
 #include <chrono>
 
+#include "common/group.h"
 #include "common/sources.h"
+#include "transport/group_source.h"
 
 namespace hetero::tool {
 namespace {
@@ -22,6 +24,8 @@ transport::TransportOptions TransferOptions::transport(const Tool& tool) const {
     result.timeout_s = timeout_s;
     result.max_memory_bytes = max_memory_bytes;
     result.overwrite = tool.overwrite();
+    result.group_size = static_cast<int>(tp);
+    result.tool = tool.name();
     return result;
 }
 
@@ -32,11 +36,19 @@ void add_transfer_options(OptionTable& table, TransferOptions& options) {
         .setting = true;
 }
 
+void add_tp_options(OptionTable& table, TransferOptions& options) {
+    table
+        .integer("--tp", "N", &options.tp, 1, 1024,
+                 "tensor parallelism: the N ranks of this part of an MPI job compute together")
+        .setting = true;
+    table.flag("--shards", &options.shards, "with --tp: each rank writes its heads to a file of its own");
+}
+
 void add_dry_run_option(OptionTable& table, TransferOptions& options, std::string help) {
     table.flag("--dry-run", &options.dry_run, std::move(help));
 }
 
-Result<Endpoints> prepare_endpoints(const Tool& tool, const std::vector<std::string>& inputs,
+Result<Endpoints> prepare_endpoints(Tool& tool, const std::vector<std::string>& inputs,
                                     const std::vector<std::string>& outputs, const TransferOptions& options,
                                     Files others) {
     Endpoints result;
@@ -59,23 +71,36 @@ Result<Endpoints> prepare_endpoints(const Tool& tool, const std::vector<std::str
     if (tool.json() && std::any_of(result.outputs.begin(), result.outputs.end(), is_pipe)) {
         return fail(Errc::usage, "--json and -o - both want stdout; write the document with --report FILE");
     }
+    if (options.shards && options.tp == 1)
+        return fail(Errc::usage, "--shards: a state of one rank has none; give --tp");
     for (const transport::Endpoint& one : result.inputs) others.read.push_back(one.path);
     for (const transport::Endpoint& one : result.outputs) others.written.push_back(one.path);
     HETERO_CHECK(tool.check_files(std::move(others)));
     HETERO_CHECK(transport::prepare(result.inputs, result.outputs, options.transport(tool)));
+    HETERO_CHECK(join_group(tool));
+    if (options.shards) HETERO_CHECK(check_shards(tool, result.outputs));
     return result;
 }
 
 Result<OpenedSource> open_source(const Tool& tool, const transport::Endpoint& endpoint,
                                  const transport::TransportOptions& options, std::string label) {
-    if (endpoint.kind == transport::EndpointKind::pipe) {
+    Communicator& group = transport::group();
+    const bool all_read = endpoint.kind == transport::EndpointKind::file;
+    if (endpoint.kind == transport::EndpointKind::pipe && group.is_root()) {
         struct pollfd input = {STDIN_FILENO, POLLIN, 0};
-        while (poll(&input, 1, -1) < 0 && errno == EINTR) {
+        const int patience_ms = group.size() > 1 ? 200 : -1;
+        for (int ready = 0; ready == 0 || (ready < 0 && errno == EINTR);) {
+            ready = poll(&input, 1, patience_ms);
+            HETERO_CHECK(transport::check_group());
         }
     }
     const Clock::time_point start = Clock::now();
     OpenedSource opened;
-    HETERO_TRY(opened.source, transport::open_source(endpoint, options));
+    Result<std::unique_ptr<kv::Source>> source = nullptr;
+    if (all_read || group.is_root()) source = transport::open_source(endpoint, options);
+    if (group.size() > 1 && !all_read) source = transport::hand_out(group, std::move(source));
+    if (group.size() > 1 && all_read) HETERO_CHECK(transport::check_same_state(group, source));
+    HETERO_TRY(opened.source, std::move(source));
     // An offer from another rank comes when that rank has computed; none of the state has moved so far.
     if (endpoint.kind != transport::EndpointKind::mpi) opened.seconds = seconds_since(start);
     opened.source = with_progress(tool, std::move(label), std::move(opened.source));

@@ -13,25 +13,30 @@ struct TransferOptions {
     bool dry_run = false;
     double timeout_s = 10;
     std::uint64_t max_memory_bytes = 1ULL << 30;
+    std::uint64_t tp = 1;  // ranks that compute the model together
+    bool shards = false;   // each of them writes a file of its own
 
     [[nodiscard]] transport::TransportOptions transport(const Tool& tool) const;
 };
 // --timeout and --max-memory.
 void add_transfer_options(OptionTable& table, TransferOptions& options);
+// --tp and --shards
+void add_tp_options(OptionTable& table, TransferOptions& options);
 void add_dry_run_option(OptionTable& table, TransferOptions& options, std::string help);
 
 // Parses the endpoints (empty text: none), and checks all that can be known before long work: see transport::prepare,
 // that stdout is not asked to carry both a state and a document, and that no output is one of the files read or another
-// output; `others` are those that are not states.
+// output; `others` are those that are not states. With --tp the ranks of the group meet here (common/group.h).
 struct Endpoints {
     std::vector<transport::Endpoint> inputs, outputs;
 };
-Result<Endpoints> prepare_endpoints(const Tool& tool, const std::vector<std::string>& inputs,
+Result<Endpoints> prepare_endpoints(Tool& tool, const std::vector<std::string>& inputs,
                                     const std::vector<std::string>& outputs, const TransferOptions& options,
                                     Files others = {});
 
 // Opens a state and shows the progress of reading it as `label`. `seconds` is what opening took from the first byte on:
-// an upstream that still computes is waited for before.
+// an upstream that still computes is waited for before. In a group all ranks read a file; of a pipe or another rank the
+// first one reads and hands out.
 struct OpenedSource {
     std::unique_ptr<kv::Source> source;
     double seconds = 0;

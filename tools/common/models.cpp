@@ -7,6 +7,7 @@
 #include "io/gguf.h"
 #include "kernels/api/ops.h"
 #include "kv/shards.h"
+#include "transport/group.h"
 
 namespace hetero::tool {
 namespace {
@@ -24,6 +25,27 @@ Result<std::shared_ptr<const Tokenizer>> load_tokenizer(const model::Model& mode
     std::error_code error;
     if (!std::filesystem::exists(std::filesystem::path(model.path) / "tokenizer.json", error)) return nullptr;
     return Tokenizer::from_folder(model.path);
+}
+
+Result<LoadedModel> load_alone(const ModelOptions& options) {
+    if (options.path.empty()) return fail(Errc::usage, "no model: give one with -m");
+    LoadedModel loaded;
+    HETERO_TRY(loaded.model, model::Model::load(options.path));
+    HETERO_TRY(loaded.tokenizer, load_tokenizer(*loaded.model));
+    loaded.identity = engine::identity_of(*loaded.model, loaded.tokenizer ? loaded.tokenizer->digest() : Digest{});
+    loaded.layer_shapes = engine::layer_shapes(*loaded.model);
+    return loaded;
+}
+
+// Ranks that compute together have the same weights, wherever each finds them.
+Status check_same_weights(Communicator& group, const LoadedModel& loaded, const std::string& path) {
+    const std::string own = to_hex(loaded.identity.weights_digest) + to_hex(kv::compat_hash(loaded.identity));
+    const auto bytes = std::as_bytes(std::span(own));
+    std::vector<std::byte> first(bytes.begin(), bytes.end());
+    HETERO_CHECK(group.broadcast(first));
+    if (std::equal(first.begin(), first.end(), bytes.begin(), bytes.end())) return group.agree({});
+    return group.agree(fail(Errc::bad_input, "{}: rank {} of the group finds another model here than its first rank",
+                            path, group.rank()));
 }
 
 }  // namespace
@@ -55,14 +77,12 @@ Status check_device(Tool& tool, const ModelOptions& options) {
 }
 
 Result<LoadedModel> load_model(const ModelOptions& options) {
-    if (options.path.empty()) return fail(Errc::usage, "no model: give one with -m");
     const auto start = std::chrono::steady_clock::now();
-    LoadedModel loaded;
-    HETERO_TRY(loaded.model, model::Model::load(options.path));
-    HETERO_TRY(loaded.tokenizer, load_tokenizer(*loaded.model));
-    loaded.identity = engine::identity_of(*loaded.model, loaded.tokenizer ? loaded.tokenizer->digest() : Digest{});
-    loaded.layer_shapes = engine::layer_shapes(*loaded.model);
-    loaded.load_ms = elapsed_ms(start);
+    auto loaded = load_alone(options);
+    Communicator& group = transport::group();
+    HETERO_CHECK(group.agree(loaded ? Status{} : Status(tl::unexpected<Error>(loaded.error()))));
+    HETERO_CHECK(check_same_weights(group, *loaded, options.path));
+    loaded->load_ms = elapsed_ms(start);
     return loaded;
 }
 

@@ -36,6 +36,7 @@ struct LoadedModel {
     std::vector<kv::LayerShape> layer_shapes;  // of the states it makes and reads; empty: all gqa
     double load_ms = 0;
 };
+// In a group: fails everywhere where it fails on one rank, or the ranks have different weights.
 Result<LoadedModel> load_model(const ModelOptions& options);
 
 // "layer counts differ": refusal of a state that belongs to another model, with the fields and both values; of one

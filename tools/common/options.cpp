@@ -257,7 +257,7 @@ Status OptionTable::parse(int argc, char** argv) {
 }
 
 Status OptionTable::apply_settings(const std::string& path, std::string_view tool) {
-    static constexpr std::string_view tools[] = {"hetero-prefill", "hetero-decode", "kv-quantize",
+    static constexpr std::string_view tools[] = {"hetero-prefill", "hetero-decode", "hetero-convert", "kv-quantize",
                                                  "kv-send",        "kv-verify",     "hw-probe"};
     std::vector<std::string> names;
     for (const Option& option : options_) {

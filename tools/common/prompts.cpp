@@ -11,6 +11,7 @@
 
 #include "base/printable.h"
 #include "base/units.h"
+#include "common/group.h"
 #include "common/kv_session.h"
 #include "io/json_text.h"
 
@@ -18,6 +19,28 @@ namespace hetero::tool {
 namespace {
 
 constexpr std::size_t kMaxTextBytes = std::size_t{1} << 30;
+
+Result<std::string> read_text_alone(const std::string& path) {
+    const bool is_stdin = path == "-";
+    const int fd = is_stdin ? STDIN_FILENO : open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return fail(Errc::bad_input, "{}: {}", path, std::strerror(errno));
+    std::string text;
+    Status status;
+    while (status) {
+        const std::size_t filled = text.size();
+        text.resize(filled + (std::size_t{1} << 16));
+        const ssize_t got = read(fd, text.data() + filled, text.size() - filled);
+        text.resize(filled + static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+        if (got < 0 && errno != EINTR)
+            status = fail(Errc::bad_input, "{}: {}", is_stdin ? "stdin" : path, std::strerror(errno));
+        if (got == 0) break;
+        if (text.size() > kMaxTextBytes)
+            status = fail(Errc::bad_input, "{}: is larger than {}", path, format_bytes(kMaxTextBytes));
+    }
+    if (!is_stdin) close(fd);
+    if (!status) return tl::unexpected(status.error());
+    return text;
+}
 
 class TokenMaker {
 public:
@@ -225,25 +248,7 @@ Result<std::vector<Prompt>> read_prompts(const PromptOptions& options, const Loa
 }
 
 Result<std::string> read_text(const std::string& path) {
-    const bool is_stdin = path == "-";
-    const int fd = is_stdin ? STDIN_FILENO : open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return fail(Errc::bad_input, "{}: {}", path, std::strerror(errno));
-    std::string text;
-    Status status;
-    while (status) {
-        const std::size_t filled = text.size();
-        text.resize(filled + (std::size_t{1} << 16));
-        const ssize_t got = read(fd, text.data() + filled, text.size() - filled);
-        text.resize(filled + static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
-        if (got < 0 && errno != EINTR)
-            status = fail(Errc::bad_input, "{}: {}", is_stdin ? "stdin" : path, std::strerror(errno));
-        if (got == 0) break;
-        if (text.size() > kMaxTextBytes)
-            status = fail(Errc::bad_input, "{}: is larger than {}", path, format_bytes(kMaxTextBytes));
-    }
-    if (!is_stdin) close(fd);
-    if (!status) return tl::unexpected(status.error());
-    return text;
+    return read_once([&] { return read_text_alone(path); });
 }
 
 Result<std::vector<TokenId>> parse_token_list(const std::string& text) {

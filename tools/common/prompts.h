@@ -33,7 +33,7 @@ Status check_prompt_options(const PromptOptions& options, bool stdin_taken);
 // The prompts, at least one, none empty. Errors name the file and line.
 Result<std::vector<Prompt>> read_prompts(const PromptOptions& options, const LoadedModel& loaded);
 
-// A whole file, or stdin for "-".
+// A whole file, or stdin for "-"; read by the first rank of a group for all of them.
 Result<std::string> read_text(const std::string& path);
 // "1, 2 3" or "@FILE" holding the same.
 Result<std::vector<TokenId>> parse_token_list(const std::string& text);

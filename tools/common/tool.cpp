@@ -9,6 +9,7 @@
 #include "common/process.h"
 #include "common/version.h"
 #include "transport/endpoint.h"
+#include "transport/group.h"
 
 namespace hetero::tool {
 namespace {
@@ -78,6 +79,7 @@ Status Tool::check_files(Files files) const {
 
 Status Tool::finish_run(const Status& body_status) {
     if (!body_status && body_status.error().code != Errc::check_failed && !report_complete_) return body_status;
+    if (silent_) return body_status;
     if (!body_status) report_["message"] = body_status.error().message;
     if (!report_path_.empty()) {
         HETERO_TRY(auto file, io::AtomicFile::create(report_path_, overwrite()));
@@ -98,18 +100,18 @@ int Tool::run(int argc, char** argv, const std::function<Status()>& body) {
         const Status body_status = guarded(body);
         status = guarded([&] { return finish_run(body_status); });
     }
-    if (!status) log_error(status.error().message);
+    if (!status && transport::shows_error()) log_error(status.error().message);
     // A check that said no is an orderly end: the peers have done their part.
     const bool orderly = status || status.error().code == Errc::check_failed;
     const Status left = transport::leave(orderly ? nullptr : &status.error());
     if (orderly && !left) {
-        log_error(left.error().message);
+        if (transport::shows_error()) log_error(left.error().message);
         status = left;
     }
     return status ? 0 : static_cast<int>(status.error().code);
 }
 
-Status Tool::print(std::string_view data) { return write_stdout(data); }
+Status Tool::print(std::string_view data) { return silent_ ? Status{} : write_stdout(data); }
 
 void Tool::note_line(const std::string& line) { log_note(line); }
 

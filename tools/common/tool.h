@@ -44,6 +44,9 @@ public:
     // The report is complete: it is written even if the body ends with another error than check_failed.
     void report_is_complete() noexcept { report_complete_ = true; }
 
+    // From now on this process writes nothing but errors: neither stdout nor --report nor notes.
+    void silence() noexcept { silent_ = quiet_ = true, show_progress_ = false; }
+
     // Data for stdout, written at once.
     Status print(std::string_view data);
     // A line for people, on stderr unless -q.
@@ -64,7 +67,7 @@ private:
     std::string name_, summary_;
     OptionTable table_;
     Json report_;
-    bool report_complete_ = false;
+    bool report_complete_ = false, silent_ = false;
     bool json_ = false, quiet_ = false, verbose_ = false, show_progress_ = false, force_ = false;
     bool help_ = false, version_ = false, dump_config_ = false;
     std::string progress_ = "auto", log_format_ = "text";

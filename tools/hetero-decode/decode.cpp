@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "base/statistics.h"
+#include "common/group.h"
 #include "common/kv_session.h"
 #include "common/sources.h"
 
@@ -56,7 +57,12 @@ std::string itl_text(const engine::Generation& generation, double percent) {
 class DecodeRun {
 public:
     DecodeRun(Tool& tool, const DecodeOptions& options, const LoadedModel& loaded, kv::Source& source)
-        : tool_(tool), options_(options), loaded_(loaded), source_(source), header_(source.header()) {}
+        : tool_(tool),
+          options_(options),
+          loaded_(loaded),
+          source_(source),
+          header_(source.header()),
+          writer_(options.transfer.shards) {}
 
     Status run() {
         HETERO_TRY(const kernels::DType dtype, resident_dtype(options_.kv_dtype, &header_));
@@ -68,7 +74,7 @@ public:
         }
         capacity = std::min<std::uint64_t>(capacity, loaded_.identity.context_length);
         const engine::Options engine_options{static_cast<int>(options_.model.threads), dtype,
-                                             static_cast<std::uint32_t>(options_.chunk_tokens),
+                                             static_cast<std::uint32_t>(options_.chunk_tokens), &transport::group(),
                                              options_.model.precision()};
         HETERO_TRY(session_, engine::Session::create(loaded_.model, engine_options, capacity));
         continued_ = make_header(loaded_, dtype);
@@ -103,21 +109,22 @@ public:
     }
 
     // The continued state; the last sequence's KV comes from the session. Once, after run().
-    Status write(kv::Sink& sink) {
+    Status write(const transport::Endpoint& endpoint) {
+        HETERO_TRY(const auto sink, writer_.open(endpoint, options_.transfer.transport(tool_), *session_, continued_));
         const auto write_layers = [&]() -> Status {
-            HETERO_CHECK(sink.begin(continued_));
+            HETERO_CHECK(sink->begin(continued_));
             for (std::vector<kv::Layer>& layers : finished_) {
-                for (const kv::Layer& layer : layers) HETERO_CHECK(sink.write_layer(layer));
+                for (const kv::Layer& layer : layers) HETERO_CHECK(sink->write_layer(layer));
                 layers = {};
             }
             for (std::uint32_t i = 0; i < loaded_.identity.n_layers; ++i) {
-                HETERO_TRY(const kv::Layer layer, session_->export_layer(i));
-                HETERO_CHECK(sink.write_layer(layer));
+                HETERO_TRY(const kv::Layer layer, writer_.layer(*session_, i));
+                HETERO_CHECK(sink->write_layer(layer));
             }
-            return sink.commit();
+            return writer_.commit(*sink);
         };
         Status status = write_layers();
-        if (!status) sink.abort(status.error());
+        if (!status) sink->abort(status.error());
         return status;
     }
 
@@ -222,7 +229,7 @@ private:
         if (index + 1 == header_.sequences.size()) return {};
         std::vector<kv::Layer>& layers = finished_.emplace_back();
         for (std::uint32_t i = 0; i < loaded_.identity.n_layers; ++i) {
-            HETERO_TRY(auto layer, session_->export_layer(i));
+            HETERO_TRY(auto layer, writer_.layer(*session_, i));
             layers.push_back(std::move(layer));
         }
         return {};
@@ -235,6 +242,7 @@ private:
     const kv::Header& header_;                             // of source_
     std::vector<std::vector<kv::Layer>> held_, finished_;  // [sequence][layer]: read, to be written (but the last)
     kv::Header continued_;
+    GroupWriter writer_;
     std::vector<TokenId> prompt_;  // empty: none given
     double read_ms_ = 0;
     std::unique_ptr<engine::Session> session_;
@@ -276,11 +284,12 @@ Status run_decode(Tool& tool, const DecodeOptions& options) {
     report["kv_bytes"] = source->header().payload_bytes();
     DecodeRun run(tool, options, loaded, *source);
     if (options.transfer.dry_run) report["dry_run"] = true;
+    const Communicator::Counters before = transport::group().counters();
     HETERO_CHECK(options.transfer.dry_run ? run.dry_run() : run.run());
     report["read_ms"] = number(opened.seconds * 1e3 + run.read_ms());
+    report_group(tool, before);
     if (endpoints.outputs.empty() || options.transfer.dry_run) return {};
-    HETERO_TRY(auto sink, transport::open_sink(endpoints.outputs.front(), options.transfer.transport(tool)));
-    return run.write(*sink);
+    return run.write(endpoints.outputs.front());
 }
 
 }  // namespace hetero::tool

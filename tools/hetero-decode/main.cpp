@@ -45,6 +45,7 @@ int main(int argc, char** argv) {
         .setting = true;
     table.integer("--chunk", "N", &options.chunk_tokens, 1, 65536, "tokens of a longer prompt computed at once")
         .setting = true;
+    add_tp_options(table, options.transfer);
 
     table.heading("Generation");
     table

@@ -53,6 +53,7 @@ int main(int argc, char** argv) {
                 "type of K and V; auto: f16, or that of the prefix")
         .setting = true;
     table.integer("--chunk", "N", &options.chunk_tokens, 1, 65536, "tokens computed at once").setting = true;
+    add_tp_options(table, options.transfer);
 
     table.heading("Output");
     table.text("-o,--output", "KV", &options.output, "the state: a file, - (stdout) or mpi:RANK").completion =

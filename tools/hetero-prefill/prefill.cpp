@@ -5,6 +5,7 @@
 #include <numeric>
 #include <optional>
 
+#include "common/group.h"
 #include "common/kv_session.h"
 #include "common/progress.h"
 #include "npy.h"
@@ -79,18 +80,19 @@ Json describe(const std::vector<Job>& jobs) {
 class PrefillRun {
 public:
     PrefillRun(Tool& tool, const PrefillOptions& options, std::vector<Job> jobs, const kv::State* prefix)
-        : tool_(tool), options_(options), jobs_(std::move(jobs)), prefix_(prefix) {}
+        : tool_(tool), options_(options), jobs_(std::move(jobs)), prefix_(prefix), writer_(options.transfer.shards) {}
 
     // Computes all sequences. What the last one left in the session is exported while it is written.
     Status compute(engine::Session& session, kv::Header& header) {
         std::uint64_t total = 0, done = 0;
         for (const Job& job : jobs_) total += job.prompt.tokens.size() - job.reused;
         Progress progress(tool_, "prefill", total, "tokens");
-        if (!options_.logits_out.empty()) {
+        if (!options_.logits_out.empty() && transport::group().is_root()) {
             HETERO_TRY(auto writer,
                        NpyWriter::create(options_.logits_out, total, header.identity.vocab_size, tool_.overwrite()));
             logits_file_.emplace(std::move(writer));
         }
+        const Communicator::Counters before = transport::group().counters();
         const Clock::time_point start = Clock::now();
         for (std::size_t i = 0; i < jobs_.size(); ++i) {
             const Job& job = jobs_[i];
@@ -106,6 +108,7 @@ public:
         }
         milliseconds_ = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
         computed_ = total;
+        report_group(tool_, before);
         return {};
     }
 
@@ -117,10 +120,10 @@ public:
                 layers = {};
             }
             for (std::uint32_t i = 0; i < header.identity.n_layers; ++i) {
-                HETERO_TRY(const kv::Layer layer, session.export_layer(i));
+                HETERO_TRY(const kv::Layer layer, writer_.layer(session, i));
                 HETERO_CHECK(sink.write_layer(layer));
             }
-            HETERO_CHECK(sink.commit());
+            HETERO_CHECK(writer_.commit(sink));
             return logits_file_ ? logits_file_->publish() : Status{};
         };
         Status status = write_layers();
@@ -157,11 +160,11 @@ private:
             return extend_to(session, held.tokens, held.logits, job.prompt.tokens, on_progress);
         }
         HETERO_CHECK(session.truncate(0));
-        if (!logits_file_) return extend_to(session, {}, no_logits, job.prompt.tokens, on_progress);
+        if (options_.logits_out.empty()) return extend_to(session, {}, no_logits, job.prompt.tokens, on_progress);
         std::vector<float> last;
         const auto store = [&](std::uint64_t, std::span<const float> logits) -> Status {
             last.assign(logits.begin(), logits.end());
-            return logits_file_->write_row(logits);
+            return logits_file_ ? logits_file_->write_row(logits) : Status{};
         };
         HETERO_CHECK(session.prefill(job.prompt.tokens, engine::Logits::all, store, on_progress));
         return last;
@@ -170,7 +173,7 @@ private:
     Status export_session(const engine::Session& session, std::uint32_t n_layers) {
         std::vector<kv::Layer>& layers = finished_.emplace_back();
         for (std::uint32_t i = 0; i < n_layers; ++i) {
-            HETERO_TRY(auto layer, session.export_layer(i));
+            HETERO_TRY(auto layer, writer_.layer(session, i));
             layers.push_back(std::move(layer));
         }
         return {};
@@ -180,6 +183,7 @@ private:
     const PrefillOptions& options_;
     std::vector<Job> jobs_;
     const kv::State* prefix_;
+    GroupWriter writer_;
     std::vector<std::vector<kv::Layer>> finished_;  // [sequence][layer], of all but the last
     std::optional<NpyWriter> logits_file_;
     std::uint64_t computed_ = 0;
@@ -193,9 +197,12 @@ Status run_prefill(Tool& tool, const PrefillOptions& options) {
     others.read.push_back(options.model.path);
     HETERO_TRY(const Endpoints endpoints,
                prepare_endpoints(tool, {options.prefix}, {options.output}, options.transfer, std::move(others)));
-    if (!options.logits_out.empty()) {
-        HETERO_CHECK(io::check_output_path(options.logits_out, tool.overwrite()));
+    Communicator& group = transport::group();
+    Status writable;
+    if (!options.logits_out.empty() && group.is_root()) {
+        writable = io::check_output_path(options.logits_out, tool.overwrite());
     }
+    HETERO_CHECK(group.agree(writable));
     HETERO_TRY(const LoadedModel loaded, load_model(options.model));
     HETERO_TRY(auto prompts, read_prompts(options.prompt, loaded));
     HETERO_CHECK(truncate_prompts(tool, prompts, options, loaded.identity.context_length));
@@ -240,11 +247,13 @@ Status run_prefill(Tool& tool, const PrefillOptions& options) {
     }
 
     const engine::Options engine_options{static_cast<int>(options.model.threads), dtype,
-                                         static_cast<std::uint32_t>(options.chunk_tokens), options.model.precision()};
+                                         static_cast<std::uint32_t>(options.chunk_tokens), &group,
+                                         options.model.precision()};
     HETERO_TRY(auto session, engine::Session::create(loaded.model, engine_options, capacity));
     PrefillRun run(tool, options, std::move(jobs), prefix ? &*prefix : nullptr);
     HETERO_CHECK(run.compute(*session, header));
-    HETERO_TRY(auto sink, transport::open_sink(endpoints.outputs.front(), options.transfer.transport(tool)));
+    HETERO_TRY(auto sink, GroupWriter(options.transfer.shards)
+                              .open(endpoints.outputs.front(), options.transfer.transport(tool), *session, header));
     HETERO_CHECK(run.write(*session, header, *sink));
     run.report(header, loaded);
     return {};

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "common/group.h"
 #include "common/progress.h"
 #include "prefill.h"
 
@@ -14,7 +15,7 @@ constexpr std::uint32_t kWindowTokens = 1024;
 }  // namespace
 
 Status run_score(Tool& tool, const PrefillOptions& options) {
-    HETERO_CHECK(tool.check_files({{options.model.path, options.score}, {}}));
+    HETERO_CHECK(prepare_endpoints(tool, {}, {}, options.transfer, {{options.model.path, options.score}, {}}));
     HETERO_TRY(const LoadedModel loaded, load_model(options.model));
     if (!loaded.tokenizer) return fail(Errc::bad_input, "{} has no tokenizer", options.model.path);
     HETERO_TRY(const std::string text, read_text(options.score));
@@ -35,7 +36,8 @@ Status run_score(Tool& tool, const PrefillOptions& options) {
     HETERO_TRY(const kernels::DType dtype, resident_dtype(options.kv_dtype, nullptr));
     const std::uint32_t window = std::min(kWindowTokens, loaded.identity.context_length);
     const engine::Options engine_options{static_cast<int>(options.model.threads), dtype,
-                                         static_cast<std::uint32_t>(options.chunk_tokens), options.model.precision()};
+                                         static_cast<std::uint32_t>(options.chunk_tokens), &transport::group(),
+                                         options.model.precision()};
     HETERO_TRY(auto session, engine::Session::create(loaded.model, engine_options, window));
 
     const auto start = std::chrono::steady_clock::now();

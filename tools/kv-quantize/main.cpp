@@ -5,7 +5,7 @@
 #include "common/tool.h"
 #include "kv/canonical.h"
 #include "kv/convert.h"
-#include "quant/codec.h"
+#include "quant/spec.h"
 
 using namespace hetero;
 using namespace hetero::tool;
@@ -13,7 +13,7 @@ using namespace hetero::tool;
 namespace {
 
 struct QuantizeOptions {
-    std::string input, output, dtype, axis = "token", scale_dtype = "f16";
+    std::string input, output, k, v, preset, dtype, axis = "token", scale_dtype = "f16";
     std::uint64_t group = 0;
     std::vector<std::string> sequences;
     bool symmetric = false, asymmetric = false, requantize = false;
@@ -21,52 +21,99 @@ struct QuantizeOptions {
     TransferOptions transfer;
 };
 
-// The scheme that the options ask for; all that can be known without the state is checked here.
-Result<kv::Scheme> make_scheme(const QuantizeOptions& options, const OptionTable& table) {
-    if (options.dtype.empty()) return fail(Errc::usage, "no type: give one with --dtype ({})", quant::codec_names());
+struct Specs {
+    quant::Spec k, v;
+};
+
+// K and V alike, from --dtype and the options beside it.
+Result<Specs> specs_of_dtype(const QuantizeOptions& options, const OptionTable& table) {
     const quant::Codec* codec = quant::find_codec(options.dtype);
     if (codec == nullptr) {
         return fail(Errc::usage, "--dtype: '{}' is not one of {}", options.dtype, quant::codec_names());
     }
-    kv::Scheme scheme;
-    scheme.codec = options.dtype;
-    if (!codec->has_scale()) {
+    quant::Spec spec{options.dtype, codec->default_params()};
+    if (!codec->has_options()) {
         for (const char* name : {"axis", "group", "sym", "asym", "scale-dtype"}) {
             if (table.on_command_line(name))
                 return fail(Errc::usage, "--{} has no meaning with --dtype {}", name, options.dtype);
         }
-        scheme.source_dtype = codec->value_dtype(scheme.params);
-        return scheme;
+        return Specs{spec, spec};
     }
     const Origin sym = table.origin("sym"), asym = table.origin("asym");
     if (options.symmetric && options.asymmetric && sym == asym) {
         return fail(Errc::usage, "--sym and --asym exclude each other");
     }
-    scheme.params.axis = options.axis == "channel" ? quant::Axis::channel : quant::Axis::token;
-    scheme.params.group = static_cast<std::uint32_t>(options.group);
-    scheme.params.symmetric = !options.asymmetric || (options.symmetric && sym > asym);
-    scheme.params.scale_dtype = options.scale_dtype == "f32" ? kernels::DType::f32 : kernels::DType::f16;
-    return scheme;
+    HETERO_TRY(spec.params.axis, quant::axis_from_name(options.axis));
+    spec.params.group = static_cast<std::uint32_t>(options.group);
+    spec.params.symmetric = !options.asymmetric || (options.symmetric && sym > asym);
+    spec.params.scale_dtype = options.scale_dtype == "f32" ? kernels::DType::f32 : kernels::DType::f16;
+    return Specs{spec, spec};
+}
+
+// What the options ask for; all that can be known without the state is checked here. Each way to say it excludes the
+// others on the command line; a setting of a file or the environment gives way to it.
+Result<Specs> make_specs(const QuantizeOptions& options, const OptionTable& table) {
+    const auto chosen = [&](const char* name, const std::string& value) {
+        return value.empty() ? Origin::fallback : table.origin(name);
+    };
+    const Origin pair = std::max(chosen("k", options.k), chosen("v", options.v)),
+                 preset = chosen("preset", options.preset), dtype = chosen("dtype", options.dtype);
+    const Origin best = std::max({pair, preset, dtype});
+    if (best == Origin::fallback) {
+        return fail(Errc::usage, "no codec: give --k SPEC and --v SPEC, --preset ({}) or --dtype ({})",
+                    quant::preset_names(), quant::codec_names());
+    }
+    if ((pair == best ? 1 : 0) + (preset == best ? 1 : 0) + (dtype == best ? 1 : 0) > 1) {
+        return fail(Errc::usage, "--k and --v, --preset and --dtype exclude each other");
+    }
+    if (dtype == best) return specs_of_dtype(options, table);
+    std::string k = options.k, v = options.v;
+    if (preset == best) {
+        HETERO_TRY(const quant::Preset found, quant::find_preset(options.preset));
+        k = found.k;
+        v = found.v;
+    }
+    for (const char* name : {"axis", "group", "sym", "asym", "scale-dtype"}) {
+        if (table.on_command_line(name)) {
+            return fail(Errc::usage, "--{} goes with --dtype; a spec says it itself: int8:channel:g32:asym", name);
+        }
+    }
+    if (k.empty() || v.empty()) {
+        return fail(Errc::usage, "--{} is missing: give K and V each a codec (f16 keeps 16 bits)",
+                    k.empty() ? "k" : "v");
+    }
+    Specs specs;
+    HETERO_TRY(specs.k, quant::parse_spec(k));
+    HETERO_TRY(specs.v, quant::parse_spec(v));
+    return specs;
+}
+
+kv::Scheme scheme_of(const quant::Spec& spec, kernels::DType source) {
+    const quant::Codec& codec = *quant::find_codec(spec.codec);
+    return {spec.codec, spec.params, codec.quantized() ? source : codec.value_dtype(spec.params)};
 }
 
 Status quantize(Tool& tool, const QuantizeOptions& options) {
-    HETERO_TRY(kv::Scheme scheme, make_scheme(options, tool.options()));
+    HETERO_TRY(const Specs specs, make_specs(options, tool.options()));
     if (options.output.empty() && !options.transfer.dry_run)
         return fail(Errc::usage, "no output: give an endpoint with -o");
     HETERO_TRY(const Endpoints endpoints, prepare_endpoints(tool, {options.input}, {options.output}, options.transfer));
     HETERO_TRY(auto opened, open_source(tool, endpoints.inputs.front(), options.transfer.transport(tool), "quantize"));
     HETERO_TRY(const auto source, select_sequences(std::move(opened.source), options.sequences));
     const kv::Header& header = source->header();
-    for (const std::uint32_t head_dim : {header.identity.head_dim_k, header.identity.head_dim_v}) {
-        HETERO_CHECK(quant::find_codec(scheme.codec)->check(scheme.params, head_dim));
-    }
-    if (quant::find_codec(scheme.codec)->has_scale()) scheme.source_dtype = header.k_schemes.front().source_dtype;
-    const std::string description = kv::describe(scheme);
+    const kv::Identity& identity = header.identity;
+    HETERO_CHECK(quant::find_codec(specs.k.codec)->check(specs.k.params, identity.head_dim_k));
+    HETERO_CHECK(quant::find_codec(specs.v.codec)->check(specs.v.params, identity.head_dim_v));
+    const kv::Scheme k = scheme_of(specs.k, header.k_schemes.front().source_dtype),
+                     v = scheme_of(specs.v, header.v_schemes.front().source_dtype);
+    const std::string k_text = quant::to_text(specs.k), v_text = quant::to_text(specs.v);
+    const std::string description =
+        k == v ? kv::describe(k) : fmt::format("K {}; V {}", kv::describe(k), kv::describe(v));
     std::unique_ptr<kv::Sink> sink = discarding_sink();
     if (!options.transfer.dry_run) {
         HETERO_TRY(sink, transport::open_sink(endpoints.outputs.front(), options.transfer.transport(tool)));
     }
-    auto converted = kv::convert_state(*source, *sink, scheme, scheme, options.requantize,
+    auto converted = kv::convert_state(*source, *sink, k, v, options.requantize,
                                        tool.provenance("quantize " + description), static_cast<int>(options.threads));
     if (!converted) {
         sink->abort(converted.error());
@@ -78,7 +125,9 @@ Status quantize(Tool& tool, const QuantizeOptions& options) {
     const double ratio = static_cast<double>(converted->bytes_out) / static_cast<double>(converted->bytes_in);
     Json& report = tool.report();
     if (options.transfer.dry_run) report["dry_run"] = true;
-    report["codec"] = scheme.codec;
+    report["codec"] = k.codec == v.codec ? k.codec : fmt::format("{}, {}", k.codec, v.codec);
+    report["k"] = k_text;
+    report["v"] = v_text;
     report["scheme"] = description;
     report["bits_per_value"] = number(converted->bits_per_value);
     report["bytes_in"] = converted->bytes_in;
@@ -88,9 +137,9 @@ Status quantize(Tool& tool, const QuantizeOptions& options) {
     report["exact"] = converted->exact;
     report["seconds"] = number(converted->seconds);
     report["gb_per_s"] = number(rate);
-    tool.note("{}: {} -> {} bytes ({:.3f} x), {:.2f} bits per value, max |error| {:.6g}, {:.3f} GB/s", description,
-              converted->bytes_in, converted->bytes_out, ratio, converted->bits_per_value, converted->max_abs_error,
-              rate);
+    tool.note("{}: {} -> {} bytes ({:.3f} x), {:.2f} bits per value, {}, {:.3f} GB/s", description, converted->bytes_in,
+              converted->bytes_out, ratio, converted->bits_per_value,
+              converted->exact ? "exact" : fmt::format("max |error| {:.6g}", converted->max_abs_error), rate);
     return {};
 }
 
@@ -106,14 +155,24 @@ int main(int argc, char** argv) {
         Completion::file;
     add_sequence_option(table, options.sequences, "keep");
     table.heading("Representation");
-    Option& dtype = table.text("--dtype", "TYPE", &options.dtype, fmt::format("one of {}", quant::codec_names()));
+    table.text("--k", "SPEC", &options.k, "how K is stored, say int8:channel:g32:asym").setting = true;
+    table.text("--v", "SPEC", &options.v, "how V is stored, say had:int8:token").setting = true;
+    Option& preset =
+        table.text("--preset", "NAME", &options.preset, fmt::format("both at once: {}", quant::preset_names()));
+    preset.setting = true;
+    preset.completion = Completion::choices;
+    for (const quant::Preset& one : quant::presets()) preset.choices.emplace_back(one.name);
+    Option& dtype =
+        table.text("--dtype", "TYPE", &options.dtype, fmt::format("K and V alike: one of {}", quant::codec_names()));
     dtype.setting = true;
     dtype.completion = Completion::choices;
     for (const quant::Codec* codec : quant::codecs()) dtype.choices.emplace_back(codec->name());
-    table.choice("--axis", &options.axis, {"token", "channel"}, "groups lie within a token's head, or along the tokens")
+    table
+        .choice("--axis", &options.axis, {"token", "channel", "head", "tensor"},
+                "what shares a scale: of a token's head, of a channel's tokens, a head, all heads")
         .setting = true;
-    Option& group =
-        table.integer("--group", "N", &options.group, 1, 1U << 20, "elements that share a scale; else the whole head");
+    Option& group = table.integer("--group", "N", &options.group, 1, 1U << 20,
+                                  "dimensions (token axis) or tokens that share a scale; else all");
     group.setting = true;
     group.show = [&] { return options.group == 0 ? std::string() : fmt::format("{}", options.group); };
     group.default_text.clear();

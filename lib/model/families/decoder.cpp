@@ -96,7 +96,8 @@ void name_head_norms(DecoderNames& names, Container container) {
 }
 
 float attention_scale(const Config& config) {
-    return config.attention_scale != 0 ? config.attention_scale : 1 / std::sqrt(static_cast<float>(config.head_dim));
+    if (config.attention_scale != 0) return config.attention_scale;
+    return static_cast<float>(1 / std::sqrt(static_cast<double>(config.head_dim)));
 }
 
 Status complete_from_gguf(Config& config, WeightReader& weights) {
@@ -113,6 +114,7 @@ Status complete_from_gguf(Config& config, WeightReader& weights) {
             }
         }
         config.rope.frequency_divisors = std::move(divisors.values);
+        recognise_llama3(config.rope);
     }
     return {};
 }

@@ -26,26 +26,31 @@ const LatentNames folder_latent_names{.q = "self_attn.q_proj.weight",
 
 namespace {
 
-bool is_plain(kernels::DType type) { return kernels::dtype_info(type).block_elems == 1; }
+bool is_float(kernels::DType type) {
+    return type == kernels::DType::f32 || type == kernels::DType::f16 || type == kernels::DType::bf16;
+}
 
-// Of each head, rows [0, rows) of its `period` rows, transposed: [head][column][row]. Exact: block formats become f32.
+// Of each head, rows [0, rows) of its `period` rows, transposed: [head][column][row]. Exact: types that are no floats become f32.
 Matrix transposed_heads(const Matrix& whole, std::uint64_t heads, std::uint64_t rows, std::uint64_t period,
                         Program& program) {
     Matrix out;
     out.name = whole.name;
-    out.dtype = is_plain(whole.dtype) ? whole.dtype : kernels::DType::f32;
+    out.dtype = is_float(whole.dtype) ? whole.dtype : kernels::DType::f32;
     out.rows = heads * whole.cols;
     out.cols = rows;
     const std::size_t element = kernels::dtype_bytes(out.dtype, 1);
     out.row_bytes = rows * element;
     std::vector<std::byte> storage(out.rows * out.row_bytes);
-    std::vector<float> widened(is_plain(whole.dtype) ? 0 : whole.cols);
+    std::vector<float> widened(is_float(whole.dtype) ? 0 : whole.cols);
     for (std::uint64_t head = 0; head < heads; ++head) {
         std::byte* target = storage.data() + head * whole.cols * out.row_bytes;
         for (std::uint64_t row = 0; row < rows; ++row) {
             const std::byte* source = whole.data + (head * period + row) * whole.row_bytes;
             if (!widened.empty()) {
                 kernels::ops().dequantize(whole.dtype, source, widened.data(), whole.cols);
+                if (!whole.row_scale.empty()) {
+                    kernels::ops().scale(widened.data(), whole.row_scale[head * period + row], whole.cols);
+                }
                 source = reinterpret_cast<const std::byte*>(widened.data());
             }
             for (std::uint64_t col = 0; col < whole.cols; ++col) {
@@ -99,14 +104,14 @@ Status add_latent_attention(const Config& config, const LatentNames& names, cons
     };
     if (latent.q_rank == 0) {
         HETERO_TRY(Matrix q, take.matrix(names.q, q_rows, config.hidden));
-        program.ops.emplace_back(Project{std::move(q), in, registers.q});
+        program.ops.emplace_back(Project{std::move(q), in, registers.q, config.n_heads});
     } else {
         HETERO_TRY(Matrix q_a, take.matrix(names.q_a, latent.q_rank, config.hidden));
         HETERO_TRY(Norm q_norm, norm_of(names.q_a_norm, latent.q_rank));
         HETERO_TRY(Matrix q_b, take.matrix(names.q_b, q_rows, latent.q_rank));
         program.ops.emplace_back(Project{std::move(q_a), in, registers.q_compressed});
         program.ops.emplace_back(Normalize{std::move(q_norm), registers.q_compressed, registers.q_compressed});
-        program.ops.emplace_back(Project{std::move(q_b), registers.q_compressed, registers.q});
+        program.ops.emplace_back(Project{std::move(q_b), registers.q_compressed, registers.q, config.n_heads});
     }
     HETERO_TRY(Matrix kv_a, take.matrix(names.kv_a, latent.kv_rank + latent.rope_dim, config.hidden));
     HETERO_TRY(Norm kv_norm, norm_of(names.kv_a_norm, latent.kv_rank));

@@ -177,12 +177,16 @@ Status check_deepseek(const std::string& file, const Config& config) {
     return check_experts(file, *config.moe);
 }
 
+Decoder deepseek_decoder(Container container) {
+    const bool gguf = container == Container::gguf;
+    return {.names = gguf ? gguf_names : folder_names,
+            .latent = gguf ? &gguf_latent_names : &folder_latent_names,
+            .experts = gguf ? &gguf_expert_names : &folder_expert_names};
+}
+
 Result<Program> build_deepseek(Config& config, WeightReader& weights, Container container,
                                std::uint32_t n_other_layers) {
-    const bool gguf = container == Container::gguf;
-    Decoder decoder{gguf ? gguf_names : folder_names};
-    decoder.latent = gguf ? &gguf_latent_names : &folder_latent_names;
-    decoder.experts = gguf ? &gguf_expert_names : &folder_expert_names;
+    Decoder decoder = deepseek_decoder(container);
     for (std::uint32_t i = 0; i < n_other_layers; ++i) {
         decoder.elsewhere.push_back(fmt::format(fmt::runtime(decoder.names.layer), config.n_layers + i));
     }

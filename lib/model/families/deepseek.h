@@ -19,6 +19,7 @@ Result<Config> read_deepseek_gguf(Keys& keys);
 // Heads, experts and RoPE against each other.
 Status check_deepseek(const std::string& file, const Config& config);
 
+Decoder deepseek_decoder(Container container);
 Result<Program> build_deepseek(Config& config, WeightReader& weights, Container container,
                                std::uint32_t n_other_layers = 0);
 

@@ -49,7 +49,9 @@ Result<Program> build(Config& config, WeightReader& weights, Container container
 
 }  // namespace
 
-extern const Family deepseek_v2_family{"deepseek_v2", "deepseek2", "deepseek_v2",
-                                       &read_config,  &build,      [](Keys& gguf) { return !routes_by_sigmoid(gguf); }};
+extern const Family deepseek_v2_family{
+    "deepseek_v2", "deepseek2", "deepseek_v2", &read_config, &build, &deepseek_decoder, [](Keys& gguf) {
+        return !routes_by_sigmoid(gguf);
+    }};
 
 }  // namespace hetero::model

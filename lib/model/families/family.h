@@ -12,6 +12,7 @@
 namespace hetero::model {
 
 enum class Container { gguf, folder };
+struct Decoder;  // shared.h
 
 struct Family {
     std::string_view name;               // Config::arch, and what states carry
@@ -21,6 +22,8 @@ struct Family {
     Result<Config> (*read_config)(Keys& keys, Container container);
     // Takes the tensors and checks them against the configuration; may complete what only the tensors tell.
     Result<Program> (*build)(Config& config, WeightReader& weights, Container container);
+    // What the tensors are called in either container; `convert` maps the one to the other by it.
+    Decoder (*decoder)(Container container) = nullptr;
     // Where families share a gguf_architecture: whether the file means this one. Exactly one of them says so.
     bool (*means)(Keys& gguf) = nullptr;
 };

@@ -24,7 +24,7 @@ Result<Config> config_from_gguf(Keys& keys) {
     config.attention_scale = static_cast<float>(scale.value_or(0));
     // Files without the key: of the published sizes only the 27B (46 layers) does not scale by the head size.
     if (!scale && config.n_layers == 46) {
-        config.attention_scale = 1 / std::sqrt(static_cast<float>(config.hidden) / static_cast<float>(config.n_heads));
+        config.attention_scale = static_cast<float>(1 / std::sqrt(static_cast<double>(config.hidden) / config.n_heads));
     }
     HETERO_CHECK(keys.refuse_unread("gemma2."));
     return config;
@@ -65,15 +65,19 @@ Result<Config> read_config(Keys& keys, Container container) {
     return config;
 }
 
-Result<Program> build(Config& config, WeightReader& weights, Container container) {
+Decoder decoder(Container container) {
     const bool gguf = container == Container::gguf;
     DecoderNames names = gguf ? gguf_names : folder_names;
     name_post_norms(names, container);
-    return build_decoder(config, weights, container, {names, gguf ? 0.0F : 1.0F});  // a GGUF has the 1 added already
+    return {names, gguf ? 0.0F : 1.0F};  // a GGUF has the 1 added already
+}
+
+Result<Program> build(Config& config, WeightReader& weights, Container container) {
+    return build_decoder(config, weights, container, decoder(container));
 }
 
 }  // namespace
 
-extern const Family gemma2_family{"gemma2", "gemma2", "gemma2", &read_config, &build};
+extern const Family gemma2_family{"gemma2", "gemma2", "gemma2", &read_config, &build, &decoder};
 
 }  // namespace hetero::model

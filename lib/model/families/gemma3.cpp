@@ -23,7 +23,7 @@ Result<Config> config_from_gguf(Keys& keys) {
     RopeConfig local;
     local.rotary_dim = config.rope.rotary_dim;
     HETERO_TRY(const auto local_theta, keys.number("gemma3.rope.freq_base_swa", 1, 1e12));
-    local.theta = local_theta.value_or(10000);
+    local.theta = static_cast<float>(local_theta.value_or(10000));
     config.sliding_rope = local;
     HETERO_TRY(const auto logit_cap, keys.number("gemma3.final_logit_softcapping", 0, max_number));
     config.logit_softcap = static_cast<float>(logit_cap.value_or(0));
@@ -31,7 +31,7 @@ Result<Config> config_from_gguf(Keys& keys) {
     config.attention_scale = static_cast<float>(scale.value_or(0));
     // Files without the key: of the published sizes only the 27B (62 layers) does not scale by the head size.
     if (!scale && config.n_layers == 62) {
-        config.attention_scale = 1 / std::sqrt(static_cast<float>(config.hidden) / static_cast<float>(config.n_heads));
+        config.attention_scale = static_cast<float>(1 / std::sqrt(static_cast<double>(config.hidden) / config.n_heads));
     }
     HETERO_CHECK(keys.refuse_unread("gemma3."));
     return config;
@@ -83,16 +83,20 @@ Result<Config> read_config(Keys& keys, Container container) {
     return config;
 }
 
-Result<Program> build(Config& config, WeightReader& weights, Container container) {
+Decoder decoder(Container container) {
     const bool gguf = container == Container::gguf;
     DecoderNames names = gguf ? gguf_names : folder_names;
     name_post_norms(names, container);
     name_head_norms(names, container);
-    return build_decoder(config, weights, container, {names, gguf ? 0.0F : 1.0F});  // a GGUF has the 1 added already
+    return {names, gguf ? 0.0F : 1.0F};  // a GGUF has the 1 added already
+}
+
+Result<Program> build(Config& config, WeightReader& weights, Container container) {
+    return build_decoder(config, weights, container, decoder(container));
 }
 
 }  // namespace
 
-extern const Family gemma3_family{"gemma3_text", "gemma3", "gemma3_text", &read_config, &build};
+extern const Family gemma3_family{"gemma3_text", "gemma3", "gemma3_text", &read_config, &build, &decoder};
 
 }  // namespace hetero::model

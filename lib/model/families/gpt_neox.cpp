@@ -55,16 +55,34 @@ Result<Config> read_config(Keys& keys, Container container) {
     return config;
 }
 
-// Without ".weight" or ".bias".
-struct Names {
-    std::string_view embedding, final_norm, head, layer, attn_norm, qkv, o, ffn_norm, up, down;
-};
-constexpr Names gguf_tensors{"token_embd", "output_norm", "output",   "blk.{}.", "attn_norm",
-                             "attn_qkv",   "attn_output", "ffn_norm", "ffn_up",  "ffn_down"};
-constexpr Names folder_tensors{"gpt_neox.embed_in",   "gpt_neox.final_layer_norm", "embed_out",
-                               "gpt_neox.layers.{}.", "input_layernorm",           "attention.query_key_value",
-                               "attention.dense",     "post_attention_layernorm",  "mlp.dense_h_to_4h",
-                               "mlp.dense_4h_to_h"};
+// Every tensor has a ".weight", and nearly all a ".bias" too: these are the names before that.
+Decoder decoder(Container container) {
+    DecoderNames stems;
+    if (container == Container::gguf) {
+        stems.embedding = "token_embd";
+        stems.final_norm = "output_norm";
+        stems.head = "output";
+        stems.layer = "blk.{}.";
+        stems.attn_norm = "attn_norm";
+        stems.qkv = "attn_qkv";
+        stems.o = "attn_output";
+        stems.ffn_norm = "ffn_norm";
+        stems.up = "ffn_up";
+        stems.down = "ffn_down";
+    } else {
+        stems.embedding = "gpt_neox.embed_in";
+        stems.final_norm = "gpt_neox.final_layer_norm";
+        stems.head = "embed_out";
+        stems.layer = "gpt_neox.layers.{}.";
+        stems.attn_norm = "input_layernorm";
+        stems.qkv = "attention.query_key_value";
+        stems.o = "attention.dense";
+        stems.ffn_norm = "post_attention_layernorm";
+        stems.up = "mlp.dense_h_to_4h";
+        stems.down = "mlp.dense_4h_to_h";
+    }
+    return {stems};
+}
 
 Result<Norm> take_norm(const Config& config, WeightReader& weights, const std::string& name) {
     Norm norm;
@@ -84,7 +102,7 @@ Result<Matrix> take_matrix(WeightReader& weights, const std::string& name, std::
 Result<Program> build(Config& config, WeightReader& weights, Container container) {
     const bool gguf = container == Container::gguf;
     if (gguf) HETERO_CHECK(complete_from_gguf(config, weights));
-    const Names& names = gguf ? gguf_tensors : folder_tensors;
+    const DecoderNames stems = decoder(container).names;
     const std::uint32_t width = config.n_heads * config.head_dim;
 
     Program program;
@@ -97,14 +115,14 @@ Result<Program> build(Config& config, WeightReader& weights, Container container
     const Register a = program.add_register("attended", width);
 
     HETERO_TRY(Matrix embedding,
-               weights.matrix(std::string(names.embedding) + ".weight", config.vocab_size, config.hidden));
+               weights.matrix(std::string(stems.embedding) + ".weight", config.vocab_size, config.hidden));
     program.ops.emplace_back(Embed{embedding, x});
     for (std::uint32_t layer = 0; layer < config.n_layers; ++layer) {
-        const std::string prefix = fmt::format(fmt::runtime(names.layer), layer);
+        const std::string prefix = fmt::format(fmt::runtime(stems.layer), layer);
         const auto name = [&prefix](std::string_view tensor) { return prefix + std::string(tensor); };
-        HETERO_TRY(Norm attn_norm, take_norm(config, weights, name(names.attn_norm)));
-        HETERO_TRY(Norm ffn_norm, take_norm(config, weights, name(names.ffn_norm)));
-        HETERO_TRY(const Matrix fused, take_matrix(weights, name(names.qkv), 3 * std::uint64_t{width}, config.hidden,
+        HETERO_TRY(Norm attn_norm, take_norm(config, weights, name(stems.attn_norm)));
+        HETERO_TRY(Norm ffn_norm, take_norm(config, weights, name(stems.ffn_norm)));
+        HETERO_TRY(const Matrix fused, take_matrix(weights, name(stems.qkv), 3 * std::uint64_t{width}, config.hidden,
                                                    config.attention_bias));
         Qkv qkv;
         qkv.layer = layer;
@@ -119,13 +137,13 @@ Result<Program> build(Config& config, WeightReader& weights, Container container
                                            config.n_heads, 3 * std::uint64_t{config.head_dim});
         }
         ProjectAdd project{{}, a, x, {}};
-        HETERO_TRY(project.weight, take_matrix(weights, name(names.o), config.hidden, width, config.attention_bias));
+        HETERO_TRY(project.weight, take_matrix(weights, name(stems.o), config.hidden, width, config.attention_bias));
         FfnAdd ffn;
         ffn.in = f;
         ffn.out = x;
         ffn.activation = config.activation;
-        HETERO_TRY(ffn.up, take_matrix(weights, name(names.up), config.ffn, config.hidden, true));
-        HETERO_TRY(ffn.down, take_matrix(weights, name(names.down), config.hidden, config.ffn, true));
+        HETERO_TRY(ffn.up, take_matrix(weights, name(stems.up), config.ffn, config.hidden, true));
+        HETERO_TRY(ffn.down, take_matrix(weights, name(stems.down), config.hidden, config.ffn, true));
 
         program.ops.emplace_back(Normalize{std::move(attn_norm), x, h});
         // In parallel both norms see the residual before either addition.
@@ -138,8 +156,8 @@ Result<Program> build(Config& config, WeightReader& weights, Container container
     }
     Head head;
     head.in = x;
-    HETERO_TRY(head.norm, take_norm(config, weights, std::string(names.final_norm)));
-    const std::string head_name = std::string(names.head) + ".weight";
+    HETERO_TRY(head.norm, take_norm(config, weights, std::string(stems.final_norm)));
+    const std::string head_name = std::string(stems.head) + ".weight";
     if (config.tied_embeddings) {
         head.weight = std::move(embedding);
     } else {
@@ -155,6 +173,6 @@ Result<Program> build(Config& config, WeightReader& weights, Container container
 
 }  // namespace
 
-extern const Family gpt_neox_family{"gpt_neox", "gptneox", "gpt_neox", &read_config, &build};
+extern const Family gpt_neox_family{"gpt_neox", "gptneox", "gpt_neox", &read_config, &build, &decoder};
 
 }  // namespace hetero::model

@@ -1,5 +1,6 @@
 // Llama (https://arxiv.org/abs/2302.13971, GQA as in https://arxiv.org/abs/2307.09288): pre-norm RMSNorm, RoPE,
-// grouped-query attention, SiLU-gated FFN, no biases. Llama 2 and 3, SmolLM, TinyLlama and others are of this family.
+// grouped-query attention, SiLU-gated FFN, no biases. Llama 2 and 3, SmolLM, TinyLlama and others are of this family,
+// and in GGUF mistral is.
 #include "model/families/shared.h"
 
 namespace hetero::model {
@@ -9,7 +10,7 @@ Result<Config> config_from_gguf(Keys& keys) {
     // The converter reorders the rows of Q and K so that pairs lie side by side.
     HETERO_TRY(Config config,
                read_gguf(keys, {.arch = "llama", .pairing = kernels::RopePairing::interleaved, .yarn = true}));
-    HETERO_CHECK(keys.only_number("llama.attention.sliding_window", 0.0));
+    HETERO_CHECK(read_llama_window(keys, config));
     HETERO_CHECK(keys.only_flag("llama.use_parallel_residual", false));
     HETERO_CHECK(keys.refuse_unread("llama."));
     return config;
@@ -36,13 +37,15 @@ Result<Config> read_config(Keys& keys, Container container) {
     return config;
 }
 
+Decoder decoder(Container container) { return {container == Container::gguf ? gguf_names : folder_names}; }
+
 Result<Program> build(Config& config, WeightReader& weights, Container container) {
-    return build_decoder(config, weights, container, {container == Container::gguf ? gguf_names : folder_names});
+    return build_decoder(config, weights, container, decoder(container));
 }
 
 }  // namespace
 
-extern const Family llama_family{"llama",      "llama", "llama",
-                                 &read_config, &build,  [](Keys& keys) { return !has_llama_experts(keys); }};
+extern const Family llama_family{
+    "llama", "llama", "llama", &read_config, &build, &decoder, [](Keys& keys) { return !has_llama_experts(keys); }};
 
 }  // namespace hetero::model

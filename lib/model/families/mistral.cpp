@@ -8,7 +8,7 @@ namespace {
 Result<Config> read_config(Keys& keys, Container) {
     HETERO_TRY(Config config,
                read_folder(keys, {.class_name = "MistralForCausalLM", .model_type = "mistral", .n_kv_heads = 8}));
-    config.arch = "mistral";
+    config.arch = "llama";  // the arithmetic is a Llama's, so a state may cross to a GGUF, which calls it so
     HETERO_CHECK(read_rope(keys, config.rope, {.yarn_context = config.context_length}));
     HETERO_CHECK(keys.only_text("hidden_act", "silu"));
     HETERO_TRY(config.window, read_window(keys, 4096));
@@ -18,12 +18,14 @@ Result<Config> read_config(Keys& keys, Container) {
     return config;
 }
 
+Decoder decoder(Container container) { return {container == Container::gguf ? gguf_names : folder_names}; }
+
 Result<Program> build(Config& config, WeightReader& weights, Container container) {
-    return build_decoder(config, weights, container, {folder_names});
+    return build_decoder(config, weights, container, decoder(container));
 }
 
 }  // namespace
 
-extern const Family mistral_family{"mistral", "", "mistral", &read_config, &build};
+extern const Family mistral_family{"mistral", "", "mistral", &read_config, &build, &decoder};
 
 }  // namespace hetero::model

@@ -19,7 +19,7 @@ Result<Config> config_from_gguf(Keys& keys) {
     HETERO_TRY(MoeConfig moe, read_gguf_experts(keys, "llama", config, true));
     moe.layers.assign(config.n_layers, true);
     config.moe = std::move(moe);
-    HETERO_CHECK(keys.only_number("llama.attention.sliding_window", 0.0));
+    HETERO_CHECK(read_llama_window(keys, config));
     HETERO_CHECK(keys.only_flag("llama.use_parallel_residual", false));
     HETERO_CHECK(keys.only_flag("llama.expert_weights_norm", true));
     HETERO_CHECK(keys.only_number("llama.expert_weights_scale", 1.0));
@@ -58,15 +58,17 @@ Result<Config> read_config(Keys& keys, Container container) {
     return config;
 }
 
-Result<Program> build(Config& config, WeightReader& weights, Container container) {
+Decoder decoder(Container container) {
     const bool gguf = container == Container::gguf;
-    Decoder decoder{gguf ? gguf_names : folder_names};
-    decoder.experts = gguf ? &gguf_expert_names : &folder_names_of_experts;
-    return build_decoder(config, weights, container, decoder);
+    return {.names = gguf ? gguf_names : folder_names, .experts = gguf ? &gguf_expert_names : &folder_names_of_experts};
+}
+
+Result<Program> build(Config& config, WeightReader& weights, Container container) {
+    return build_decoder(config, weights, container, decoder(container));
 }
 
 }  // namespace
 
-extern const Family mixtral_family{"mixtral", "llama", "mixtral", &read_config, &build, &has_llama_experts};
+extern const Family mixtral_family{"mixtral", "llama", "mixtral", &read_config, &build, &decoder, &has_llama_experts};
 
 }  // namespace hetero::model

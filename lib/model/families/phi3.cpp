@@ -37,16 +37,20 @@ Result<Config> read_config(Keys& keys, Container container) {
     return config;
 }
 
-Result<Program> build(Config& config, WeightReader& weights, Container container) {
+Decoder decoder(Container container) {
     const bool gguf = container == Container::gguf;
     DecoderNames names = gguf ? gguf_names : folder_names;
     names.qkv = gguf ? "attn_qkv.weight" : "self_attn.qkv_proj.weight";
     names.gate_up = gguf ? "ffn_up.weight" : "mlp.gate_up_proj.weight";
-    return build_decoder(config, weights, container, {names});
+    return {names};
+}
+
+Result<Program> build(Config& config, WeightReader& weights, Container container) {
+    return build_decoder(config, weights, container, decoder(container));
 }
 
 }  // namespace
 
-extern const Family phi3_family{"phi3", "phi3", "phi3", &read_config, &build};
+extern const Family phi3_family{"phi3", "phi3", "phi3", &read_config, &build, &decoder};
 
 }  // namespace hetero::model

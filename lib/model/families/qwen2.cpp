@@ -28,17 +28,21 @@ Result<Config> read_config(Keys& keys, Container container) {
     return config;
 }
 
-Result<Program> build(Config& config, WeightReader& weights, Container container) {
+Decoder decoder(Container container) {
     const bool gguf = container == Container::gguf;
     DecoderNames names = gguf ? gguf_names : folder_names;
     names.q_bias = gguf ? "attn_q.bias" : "self_attn.q_proj.bias";
     names.k_bias = gguf ? "attn_k.bias" : "self_attn.k_proj.bias";
     names.v_bias = gguf ? "attn_v.bias" : "self_attn.v_proj.bias";
-    return build_decoder(config, weights, container, {names});
+    return {names};
+}
+
+Result<Program> build(Config& config, WeightReader& weights, Container container) {
+    return build_decoder(config, weights, container, decoder(container));
 }
 
 }  // namespace
 
-extern const Family qwen2_family{"qwen2", "qwen2", "qwen2", &read_config, &build};
+extern const Family qwen2_family{"qwen2", "qwen2", "qwen2", &read_config, &build, &decoder};
 
 }  // namespace hetero::model

@@ -30,15 +30,19 @@ Result<Config> read_config(Keys& keys, Container container) {
     return config;
 }
 
-Result<Program> build(Config& config, WeightReader& weights, Container container) {
+Decoder decoder(Container container) {
     const bool gguf = container == Container::gguf;
     DecoderNames names = gguf ? gguf_names : folder_names;
     name_head_norms(names, container);
-    return build_decoder(config, weights, container, {names});
+    return {names};
+}
+
+Result<Program> build(Config& config, WeightReader& weights, Container container) {
+    return build_decoder(config, weights, container, decoder(container));
 }
 
 }  // namespace
 
-extern const Family qwen3_family{"qwen3", "qwen3", "qwen3", &read_config, &build};
+extern const Family qwen3_family{"qwen3", "qwen3", "qwen3", &read_config, &build, &decoder};
 
 }  // namespace hetero::model

@@ -60,17 +60,19 @@ Result<Config> read_config(Keys& keys, Container container) {
     return config;
 }
 
-Result<Program> build(Config& config, WeightReader& weights, Container container) {
+Decoder decoder(Container container) {
     const bool gguf = container == Container::gguf;
     DecoderNames names = gguf ? gguf_names : folder_names;
     name_head_norms(names, container);
-    Decoder decoder{names};
-    decoder.experts = gguf ? &gguf_expert_names : &folder_expert_names;
-    return build_decoder(config, weights, container, decoder);
+    return {.names = names, .experts = gguf ? &gguf_expert_names : &folder_expert_names};
+}
+
+Result<Program> build(Config& config, WeightReader& weights, Container container) {
+    return build_decoder(config, weights, container, decoder(container));
 }
 
 }  // namespace
 
-extern const Family qwen3_moe_family{"qwen3_moe", "qwen3moe", "qwen3_moe", &read_config, &build};
+extern const Family qwen3_moe_family{"qwen3_moe", "qwen3moe", "qwen3_moe", &read_config, &build, &decoder};
 
 }  // namespace hetero::model

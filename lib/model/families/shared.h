@@ -30,6 +30,10 @@ Status read_gguf_rope(Keys& keys, const GgufKeys& family, Config& config);
 // defaults; `normalize` is what a missing key means.
 Result<MoeConfig> read_gguf_experts(Keys& keys, std::string_view arch, const Config& config, bool normalize);
 
+// A mistral's window, or a mixtral's, in a GGUF of llama. llama.cpp does not look at it, nor does its converter write
+// it.
+Status read_llama_window(Keys& keys, Config& config);
+
 // GGUF knows Mixtral as a Llama that has experts.
 [[nodiscard]] bool has_llama_experts(Keys& keys);
 
@@ -109,7 +113,7 @@ struct ExpertNames {
 extern const ExpertNames gguf_expert_names, folder_expert_names;
 
 struct Decoder {
-    const DecoderNames& names;
+    DecoderNames names;
     float norm_offset = 0;                    // added to every norm weight
     const LatentNames* latent = nullptr;      // where config.latent is set
     const ExpertNames* experts = nullptr;     // where config.moe is set

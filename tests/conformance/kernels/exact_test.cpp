@@ -181,7 +181,7 @@ TEST_CASE("dequantize is exact for random blocks of every format") {
                 for (std::size_t skew : {0, 1, 3}) {
                     const std::size_t n = blocks * block;
                     const auto weights = random_weights(type, n, random);
-                    const std::size_t unit = type.type == DType::f32 ? 4 : 2;  // alignment is the element's
+                    const std::size_t unit = type.type == DType::f32 ? 4 : type.type == DType::i8 ? 1 : 2;  // the element's
                     Guarded<std::uint8_t> raw(weights.size(), skew * unit);
                     for (std::size_t i = 0; i < weights.size(); ++i) raw[i] = weights[i];
                     Guarded<float> values(n, skew);

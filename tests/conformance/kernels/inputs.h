@@ -127,7 +127,7 @@ inline const std::vector<WeightType>& weight_types() {
         {DType::f32, {}},        {DType::f16, {}},      {DType::bf16, {}},     {DType::q8_0, {0}},
         {DType::q4_0, {0}},      {DType::q4_1, {0, 2}}, {DType::q5_0, {0}},    {DType::q5_1, {0, 2}},
         {DType::q2_k, {80, 82}}, {DType::q3_k, {108}},  {DType::q4_k, {0, 2}}, {DType::q5_k, {0, 2}},
-        {DType::q6_k, {208}},    {DType::iq4_nl, {0}},
+        {DType::q6_k, {208}},    {DType::iq4_nl, {0}},  {DType::i8, {}},
     };
     return types;
 }
@@ -137,7 +137,7 @@ inline std::vector<std::uint8_t> random_weights(const WeightType& type, std::siz
     const auto& info = kernels::dtype_info(type.type);
     std::vector<std::uint8_t> bytes(kernels::dtype_bytes(type.type, n));
     if (n == 0) return bytes;
-    if (info.block_elems == 1) {
+    if (info.block_elems == 1 && type.type != DType::i8) {
         std::vector<float> values(n);
         fill_normal(values, random, 0.05F);
         if (type.type == DType::f32) std::memcpy(bytes.data(), values.data(), bytes.size());

@@ -20,7 +20,7 @@ kv::Header header_of(const Session& session) {
 }  // namespace
 
 TEST_CASE("what a state says of its model") {
-    const auto model = tiny_model("llama3_rope/f32");
+    const auto model = tiny_model("llama3_rope/bf16");
     Digest tokenizer{};
     tokenizer[0] = 9;
     const kv::Identity identity = engine::identity_of(*model, tokenizer);
@@ -186,7 +186,7 @@ TEST_CASE("an import must be complete and consistent before the session is used"
     kv::Layer cut = layers[0];
     cut.v.values.bytes.pop_back();
     CHECK(has(error_of(fresh->import_layer(header, 0, cut, 7)), "layer 0, V"));
-    const auto other = make_session(tiny_model("llama3_rope/f32"), 32);
+    const auto other = make_session(tiny_model("llama3_rope/bf16"), 32);
     CHECK(has(error_of(other->import_layer(header, 0, layers[0], 7)), "n_layers"));
 }
 

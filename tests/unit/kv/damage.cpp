@@ -1,4 +1,4 @@
-#include "states.h"
+#include "kinds.h"
 
 using namespace hetero;
 using namespace hetero::test;
@@ -24,13 +24,10 @@ bool names_a_place(const std::string& message) {
     return false;
 }
 
-}  // namespace
-
-TEST_CASE("every flipped byte is found and named, or changes nothing that is read") {
-    const kv::State state = small_state(1);
+void check_every_byte(const kv::State& state, std::initializer_list<bool> modes) {
     const auto image = image_of(state);
     std::size_t found = 0, without_effect = 0;
-    for (const bool whole : {true, false}) {
+    for (const bool whole : modes) {
         for (std::size_t i = 0; i < image.size(); ++i) {
             const int mask = whole ? 0xFF : 1 << (i % 8);
             auto damaged = image;
@@ -52,6 +49,14 @@ TEST_CASE("every flipped byte is found and named, or changes nothing that is rea
     MESSAGE(image.size(), " bytes; ", found, " flips found, ", without_effect, " without effect");
     CHECK(found > without_effect);
 }
+
+}  // namespace
+
+TEST_CASE("every flipped byte is found and named, or changes nothing that is read") {
+    check_every_byte(small_state(1), {true, false});
+}
+
+TEST_CASE("every flipped byte of a shard with a window and a latent, likewise") { check_every_byte(small_kinds(), {true}); }
 
 TEST_CASE("a flipped byte of a tensor is named by sequence, layer, array and chunk") {
     const kv::State state = small_state();

@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 
+#include "kv/shard_files.h"
 #include "states.h"
 
 using namespace hetero;
@@ -18,6 +19,32 @@ kv::State version_1() {
     plan.v = test::plain_scheme("bf16");
     plan.tokens_per_chunk = 4;
     return test::make_state(plan);
+}
+
+// The numbers that make-kv-testdata.py puts into its files, by layer, token, head and dim of the whole state.
+void check_numbers(const kv::State& state) {
+    for (std::uint32_t layer = 0; layer < state.header.identity.n_layers; ++layer) {
+        for (const auto id : {kv::PartId::k, kv::PartId::v}) {
+            const kv::Part& part = state.layers[0][layer].part(id);
+            const std::uint32_t heads = state.header.stored_heads(), first_head = state.header.shard.head_first;
+            const auto n_tokens = static_cast<std::uint32_t>(state.header.stored_tokens(0, layer));
+            const auto first_token = static_cast<std::uint32_t>(state.header.first_token(0, layer));
+            std::vector<float> values(n_tokens * heads * 6);
+            const auto decoded = quant::find_codec(part.scheme.codec)
+                                     ->decode(part.scheme.params, {n_tokens, heads, 6}, part.values.bytes,
+                                              part.scale.bytes, part.zero.bytes, values);
+            REQUIRE_MESSAGE(decoded.has_value(), decoded.error().message);
+            std::size_t wrong = 0;
+            for (std::uint32_t token = 0; token < n_tokens; ++token)
+                for (std::uint32_t head = 0; head < heads; ++head)
+                    for (std::uint32_t dim = 0; dim < 6; ++dim) {
+                        const auto place =
+                            (layer * 97 + (first_token + token) * 31 + (first_head + head) * 17 + dim * 5) % 64;
+                        if (values[(token * heads + head) * 6 + dim] != static_cast<float>(place) / 16 - 2) ++wrong;
+                    }
+            CHECK(wrong == 0);
+        }
+    }
 }
 
 }  // namespace
@@ -43,24 +70,36 @@ TEST_CASE("a file that h5py wrote by the man page alone is read as it was meant"
     CHECK(header.sequences[0].logits.empty());
     REQUIRE(header.provenance.size() == 1);
     CHECK(header.provenance[0].what == "by h5py");
-    for (std::uint32_t layer = 0; layer < 2; ++layer) {
-        for (const auto id : {kv::PartId::k, kv::PartId::v}) {
-            const kv::Part& part = back->layers[0][layer].part(id);
-            std::vector<float> values(5 * 2 * 6);
-            const auto decoded = quant::find_codec(part.scheme.codec)
-                                     ->decode(part.scheme.params, {5, 2, 6}, part.values.bytes, part.scale.bytes,
-                                              part.zero.bytes, values);
-            REQUIRE_MESSAGE(decoded.has_value(), decoded.error().message);
-            std::size_t wrong = 0;
-            for (std::uint32_t token = 0; token < 5; ++token)
-                for (std::uint32_t head = 0; head < 2; ++head)
-                    for (std::uint32_t dim = 0; dim < 6; ++dim) {
-                        const auto place = (layer * 97 + token * 31 + head * 17 + dim * 5) % 64;
-                        if (values[(token * 2 + head) * 6 + dim] != static_cast<float>(place) / 16 - 2) ++wrong;
-                    }
-            CHECK(wrong == 0);
-        }
+    CHECK(header.layer_shapes.empty());
+    check_numbers(*back);
+}
+
+TEST_CASE("files of version 1.1 that h5py wrote by the man page alone: windows and latents") {
+    for (const auto& [name, shapes] : std::vector<std::pair<std::string, std::vector<kv::LayerShape>>>{
+             {"v1.1-h5py-swa.h5", {{kv::LayerKind::swa, 3}, {}, {kv::LayerKind::swa, 64}}},
+             {"v1.1-h5py-mla.h5", {{kv::LayerKind::mla, 0}, {kv::LayerKind::swa, 2}}}}) {
+        const auto back = test::load(testdata("kv/" + name));
+        REQUIRE_MESSAGE(back.has_value(), back.error().message);
+        CHECK(back->header.layer_shapes == shapes);
+        CHECK(back->header.identity.n_kv_heads == (name == "v1.1-h5py-mla.h5" ? 1 : 2));
+        check_numbers(*back);
     }
+}
+
+TEST_CASE("shards of version 1.1 that h5py wrote, one by one and together") {
+    for (const std::uint32_t rank : {0U, 1U}) {
+        const auto back = test::load(testdata(fmt::format("kv/v1.1-h5py.tp{}of2.h5", rank)));
+        REQUIRE_MESSAGE(back.has_value(), back.error().message);
+        CHECK(back->header.shard == kv::Shard{2, rank, rank, 1});
+        check_numbers(*back);
+    }
+    const auto source = kv::open_state(testdata("kv/v1.1-h5py.h5"));
+    REQUIRE_MESSAGE(source.has_value(), source.error().message);
+    const auto whole = kv::read_all(**source);
+    REQUIRE_MESSAGE(whole.has_value(), whole.error().message);
+    CHECK(!whole->header.is_shard());
+    CHECK(whole->header.layer_shapes == std::vector<kv::LayerShape>{{}, {kv::LayerKind::swa, 4}});
+    check_numbers(*whole);
 }
 
 TEST_CASE("damaged files of version 1.0 are refused, each for its reason") {

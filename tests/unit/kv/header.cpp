@@ -103,13 +103,13 @@ TEST_CASE("a header that contradicts itself is refused") {
     check_refused(changed([](auto& h) { h.sequences[0].tokens[3] = -1; }), "tokens[3] is -1");
     check_refused(changed([](auto& h) { h.sequences[0].pending_token = 50; }), "pending_token");
     check_refused(changed([](auto& h) { h.sequences[0].logits.pop_back(); }), "49 logits");
-    check_refused(changed([](auto& h) { h.k_schemes[1].codec = "int3"; }), "layer 1, K: scheme \"int3\"");
+    check_refused(changed([](auto& h) { h.k_schemes[1].codec = "int9"; }), "layer 1, K: scheme \"int9\"");
     check_refused(changed([](auto& h) { h.v_schemes[0].source_dtype = kv::DType::f32; }), "layer 0, V");
     check_refused(changed([](auto& h) {
                       h.k_schemes[0] = int8_scheme(quant::Axis::channel, 4, true);
                       h.tokens_per_chunk = 6;
                   }),
-                  "multiple of the channel group");
+                  "multiple of the group of");
 }
 
 TEST_CASE("shapes of scales: short last groups, and whole heads") {

@@ -47,6 +47,23 @@ TEST_CASE("every scheme comes back from a file and from an image bit for bit") {
     }
 }
 
+TEST_CASE("every codec comes back from a file and from an image bit for bit") {
+    std::vector<std::string> specs = {"had:int4:token:g16:asym", "had:int8:channel:g8", "int3:head",
+                                      "int6:tensor:g4:asym",     "fp8_e5m2:tensor",     "int5:channel:g4:f32"};
+    for (const quant::Codec* codec : quant::codecs()) specs.emplace_back(codec->name());
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+        CAPTURE(specs[i]);
+        Plan plan;
+        plan.lengths = {11, 1};
+        plan.head_dim_k = 64;
+        plan.head_dim_v = 96;
+        plan.k = spec_scheme(specs[i]);
+        plan.v = spec_scheme(specs[(i + 1) % specs.size()]);
+        plan.tokens_per_chunk = 8;
+        check_roundtrip(plan);
+    }
+}
+
 TEST_CASE("several sequences, of lengths on both sides of a chunk") {
     Plan plan;
     plan.lengths = {1, 4, 5, 12};

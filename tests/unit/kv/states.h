@@ -13,7 +13,7 @@
 #include "kv/integrity.h"
 #include "kv/state.h"
 #include "kv/stream.h"
-#include "quant/codec.h"
+#include "quant/spec.h"
 #include "support/temp_dir.h"
 
 namespace hetero::test {
@@ -48,10 +48,25 @@ inline kv::Scheme int8_scheme(quant::Axis axis, std::uint32_t group, bool symmet
     return scheme;
 }
 
+// A codec by its spec, of f16.
+inline kv::Scheme spec_scheme(const std::string& text) {
+    const auto spec = quant::parse_spec(text);
+    REQUIRE_MESSAGE(spec.has_value(), spec.error().message);
+    kv::Scheme scheme;
+    scheme.codec = spec->codec;
+    scheme.params = spec->params;
+    const quant::Codec& codec = *quant::find_codec(spec->codec);
+    scheme.source_dtype = codec.quantized() ? kv::DType::f16 : codec.value_dtype(spec->params);
+    return scheme;
+}
+
 struct Plan {
     std::uint32_t n_layers = 2, n_heads = 4, n_kv_heads = 2, head_dim_k = 8, head_dim_v = 8, vocab_size = 50;
     std::vector<std::uint64_t> lengths = {5};  // tokens of each sequence
     kv::Scheme k = plain_scheme("f16"), v = plain_scheme("f16");
+    std::vector<kv::Scheme> k_of_layer, v_of_layer;  // where layers differ
+    std::vector<kv::LayerShape> shapes;
+    kv::Shard shard;
     bool logits = true;
     std::uint32_t tokens_per_chunk = 0;
 };
@@ -87,6 +102,10 @@ inline kv::Header make_header(const Plan& plan) {
     }
     header.k_schemes.assign(plan.n_layers, plan.k);
     header.v_schemes.assign(plan.n_layers, plan.v);
+    if (!plan.k_of_layer.empty()) header.k_schemes = plan.k_of_layer;
+    if (!plan.v_of_layer.empty()) header.v_schemes = plan.v_of_layer;
+    header.layer_shapes = plan.shapes;
+    header.shard = plan.shard;
     header.provenance = {{"hetero-prefill", "0.1.0", "prefill kv_dtype=f16"}, {"test", "1", "tab\tand \"quotes\""}};
     header.tokens_per_chunk = plan.tokens_per_chunk;
     return header;
@@ -107,7 +126,7 @@ inline kv::Part make_part(const kv::Header& header, const kv::Scheme& scheme, st
     REQUIRE(codec != nullptr);
     const auto shape = kv::values_shape(header, scheme, n_tokens, id);
     auto encoded = codec->encode(
-        scheme.params, {n_tokens, static_cast<std::uint32_t>(shape[1]), static_cast<std::uint32_t>(shape[2])}, values);
+        scheme.params, {n_tokens, static_cast<std::uint32_t>(shape[1]), header.identity.head_dim(id)}, values);
     REQUIRE_MESSAGE(encoded.has_value(), encoded.error().message);
     kv::Part part;
     part.scheme = scheme;
@@ -130,11 +149,11 @@ inline kv::State make_state(const Plan& plan) {
             kv::Layer layer;
             for (const kv::PartId id : {kv::PartId::k, kv::PartId::v}) {
                 const std::uint32_t dim = id == kv::PartId::k ? plan.head_dim_k : plan.head_dim_v;
-                std::vector<float> values(plan.lengths[s] * plan.n_kv_heads * dim);
+                const std::uint64_t n_tokens = state.header.stored_tokens(s, l);
+                std::vector<float> values(n_tokens * state.header.stored_heads() * dim);
                 for (std::size_t i = 0; i < values.size(); ++i)
                     values[i] = value_at(((s * 100 + l) * 2 + static_cast<std::uint64_t>(id)) * 1000003 + i);
-                layer.part(id) =
-                    make_part(state.header, id == kv::PartId::k ? plan.k : plan.v, plan.lengths[s], id, values);
+                layer.part(id) = make_part(state.header, state.header.scheme(l, id), n_tokens, id, values);
             }
             layers.push_back(std::move(layer));
         }
@@ -160,6 +179,8 @@ inline std::string difference(const kv::State& a, const kv::State& b) {
             return "logits";
     }
     if (x.k_schemes != y.k_schemes || x.v_schemes != y.v_schemes) return "schemes";
+    if (!kv::compare(x.layer_shapes, y.layer_shapes).empty()) return "layer shapes";
+    if (x.shard != y.shard) return "shard";
     if (x.tokens_per_chunk != 0 && x.tokens_per_chunk != y.tokens_per_chunk) return "tokens_per_chunk";
     if (x.provenance.size() != y.provenance.size()) return "provenance";
     for (std::size_t i = 0; i < x.provenance.size(); ++i) {

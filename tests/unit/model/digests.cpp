@@ -19,7 +19,7 @@ TEST_CASE("one model has one arch digest in every container and precision") {
     const auto f32 = must_load(testdata("golden/tiny/llama/f32")), bf16 = must_load(testdata("golden/tiny/llama/bf16"));
     const auto gguf = must_load(testdata("golden/tiny/gguf/llama-f32.gguf"));
     const auto q8 = must_load(testdata("golden/tiny/gguf/llama-q8_0.gguf"));
-    const auto other = must_load(testdata("golden/tiny/llama3_rope/f32"));
+    const auto other = must_load(testdata("golden/tiny/llama3_rope/bf16"));
     CHECK(f32->arch_digest == bf16->arch_digest);
     CHECK(f32->arch_digest == gguf->arch_digest);
     CHECK(f32->arch_digest == q8->arch_digest);
@@ -29,7 +29,7 @@ TEST_CASE("one model has one arch digest in every container and precision") {
 }
 
 TEST_CASE("every value that changes the arithmetic changes the arch digest, and nothing else does") {
-    const model::Config base = must_load(testdata("golden/tiny/llama3_rope/f32"))->config;
+    const model::Config base = must_load(testdata("golden/tiny/llama3_rope/bf16"))->config;
     const auto changed = [&base](const std::function<void(model::Config&)>& change) {
         model::Config config = base;
         change(config);
@@ -57,6 +57,50 @@ TEST_CASE("every value that changes the arithmetic changes the arch digest, and 
     CHECK_FALSE(changed([](model::Config& c) { ++c.context_length; }));
     CHECK_FALSE(changed([](model::Config& c) { c.tied_embeddings = !c.tied_embeddings; }));
     CHECK_FALSE(changed([](model::Config& c) { c.rope.pairing = kernels::RopePairing::interleaved; }));
+}
+
+TEST_CASE("so does every value of YaRN, of latents and of experts") {
+    const model::Config base = must_load(testdata("golden/tiny/deepseek_v3/bf16"))->config;
+    const auto changed = [&base](const std::function<void(model::Config&)>& change) {
+        model::Config config = base;
+        change(config);
+        return model::arch_text(config) != model::arch_text(base);
+    };
+    CHECK(changed([](model::Config& c) { c.rope.attention_factor += 0.1; }));
+    CHECK(changed([](model::Config& c) { c.rope.beta_fast += 1; }));
+    CHECK(changed([](model::Config& c) { c.rope.beta_slow += 1; }));
+    CHECK(changed([](model::Config& c) { c.rope.factor += 1; }));
+    CHECK(changed([](model::Config& c) { ++c.rope.original_context; }));
+    CHECK(changed([](model::Config& c) { c.rope.whole_dims = false; }));
+    CHECK(changed([](model::Config& c) { c.attention_scale *= 2; }));
+    CHECK(changed([](model::Config& c) { ++c.latent->q_rank; }));
+    CHECK(changed([](model::Config& c) { ++c.latent->kv_rank; }));
+    CHECK(changed([](model::Config& c) { ++c.latent->plain_dim; }));
+    CHECK(changed([](model::Config& c) { ++c.latent->rope_dim; }));
+    CHECK(changed([](model::Config& c) { ++c.latent->v_dim; }));
+    CHECK(changed([](model::Config& c) { c.latent->norm_eps *= 2; }));
+    CHECK(changed([](model::Config& c) { c.moe->layers.flip(); }));
+    CHECK(changed([](model::Config& c) { ++c.moe->n_experts; }));
+    CHECK(changed([](model::Config& c) { ++c.moe->expert_ffn; }));
+    CHECK(changed([](model::Config& c) { ++c.moe->n_shared; }));
+    CHECK(changed([](model::Config& c) { c.moe->selection_bias = false; }));
+    CHECK(changed([](model::Config& c) { c.moe->rule.score = model::RoutingRule::Score::softmax; }));
+    CHECK(changed([](model::Config& c) { c.moe->rule.group_score = model::RoutingRule::GroupScore::highest; }));
+    CHECK(changed([](model::Config& c) { ++c.moe->rule.top_k; }));
+    CHECK(changed([](model::Config& c) { ++c.moe->rule.n_groups; }));
+    CHECK(changed([](model::Config& c) { ++c.moe->rule.top_groups; }));
+    CHECK(changed([](model::Config& c) { c.moe->rule.normalize = false; }));
+    CHECK(changed([](model::Config& c) { c.moe->rule.scale *= 2; }));
+    CHECK_FALSE(changed([](model::Config& c) { ++c.n_other_layers; }));
+}
+
+TEST_CASE("what the older families say of themselves stays as it is: states refer to it") {
+    CHECK(model::arch_text(must_load(testdata("golden/tiny/llama/bf16"))->config) ==
+          "hetero-arch 1\narch=llama\nn_layers=3\nn_heads=4\nn_kv_heads=2\nhead_dim=16\nhidden=64\nffn=128\n"
+          "vocab_size=512\nnorm_eps=1e-05\nrope_theta=10000\nrotary_dim=16\nrope_scaling=none\n");
+    CHECK(must_load(testdata("golden/tiny/deepseek_v3/bf16"))->rope_scaling_text() ==
+          R"({"attention_factor":1.0369928,"beta_fast":32,"beta_slow":1,"factor":4,)"
+          R"("original_max_position_embeddings":128,"rope_type":"yarn"})");
 }
 
 TEST_CASE("another RoPE base is another arithmetic over the same weights") {

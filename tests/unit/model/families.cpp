@@ -39,7 +39,7 @@ TEST_CASE("arithmetic that a family does not have is refused by name") {
         {"qwen2", "layer_types", {"full_attention"}, {"layer_types", "1 entries for 3 layers"}},
         {"qwen2", "layer_types", {"full_attention", "linear_attention", "full_attention"}, {"linear_attention"}},
         {"qwen2", "layer_types", {1, 2, 3}, {"layer_types", "array of strings"}},
-        {"qwen2", "rope_scaling", {{"rope_type", "yarn"}, {"factor", 4}}, {"rope_type is \"yarn\""}},
+        {"qwen2", "rope_scaling", {{"rope_type", "dynamic"}, {"factor", 4}}, {"rope_type is \"dynamic\""}},
         {"qwen2", "use_mrope", true, {"use_mrope = true"}},
         {"qwen2", "architectures", {"Qwen2ForSequenceClassification"}, {"Qwen2ForCausalLM"}},
         {"qwen3", "attention_bias", true, {"attention_bias is true"}},

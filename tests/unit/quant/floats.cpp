@@ -126,8 +126,11 @@ TEST_CASE("sizes that do not fit, and parameters that a float codec does not hav
 }
 
 TEST_CASE("the registry finds what it lists, and only that") {
-    CHECK(quant::codec_names() == "f32, f16, bf16, int8");
-    for (const quant::Codec* entry : quant::codecs()) CHECK(quant::find_codec(entry->name()) == entry);
+    CHECK(quant::codec_names().starts_with("f32, f16, bf16, int8, "));
+    for (const quant::Codec* entry : quant::codecs()) {
+        CHECK(quant::find_codec(entry->name()) == entry);
+        CHECK(quant::codec_names().find(entry->name()) != std::string::npos);
+    }
     CHECK(quant::find_codec("int9") == nullptr);
     CHECK(quant::find_codec("") == nullptr);
 }

@@ -25,6 +25,11 @@ std::vector<test::StateShape> shapes() {
         quantized.tokens = {21, 7, 8};
         out.push_back(quantized);
     }
+    out.push_back(test::mixed_shape());
+    test::StateShape part = out[0];
+    part.kv_heads = 5;
+    part.shard = {2, 0, 1, 3};
+    out.push_back(part);
     return out;
 }
 

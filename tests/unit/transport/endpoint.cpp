@@ -11,6 +11,8 @@
 
 #include "io/mapped_file.h"
 #include "kv/file.h"
+#include "kv/shard_files.h"
+#include "kv/shards.h"
 #include "support/temp_dir.h"
 #include "synthetic_state.h"
 
@@ -135,6 +137,37 @@ TEST_CASE("a state through files by way of endpoints") {
     auto sink = open_sink(endpoint, {});
     REQUIRE_MESSAGE(sink, sink.error().message);
     REQUIRE(kv::write_all(*state, **sink));
+    auto source = open_source(endpoint, {});
+    REQUIRE_MESSAGE(source, source.error().message);
+    const auto back = kv::read_all(**source);
+    REQUIRE_MESSAGE(back, back.error().message);
+    for (std::size_t l = 0; l < state->layers[0].size(); ++l)
+        CHECK(test::same_bytes(state->layers[0][l], back->layers[0][l]));
+}
+
+TEST_CASE("shards through files by way of endpoints, and from there through the name of the whole") {
+    const test::TempDir folder;
+    test::StateShape shape;
+    shape.kv_heads = 4;
+    const auto state = test::synthetic_state(shape, 5);
+    REQUIRE_MESSAGE(state, state.error().message);
+    const auto whole = std::make_shared<const kv::State>(*state);
+    for (const std::uint32_t rank : {0U, 1U}) {
+        auto half = kv::slice_heads(kv::memory_source(whole, "memory"), {2, rank, 2 * rank, 2});
+        REQUIRE_MESSAGE(half, half.error().message);
+        const auto shard = kv::read_all(**half);
+        REQUIRE_MESSAGE(shard, shard.error().message);
+        auto sink = open_sink(file(kv::shard_path(folder / "a.h5", rank, 2)), {});
+        REQUIRE_MESSAGE(sink, sink.error().message);
+        REQUIRE(kv::write_all(*shard, **sink));
+    }
+    const Endpoint endpoint = file(folder / "a.h5");
+    CHECK(prepare({endpoint}, {file(folder / "b.h5")}, {}));
+    TransportOptions force;
+    force.overwrite = io::Overwrite::replace;
+    const Status refused = prepare({endpoint}, {file(folder / "a.tp1of2.h5")}, force);
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().code == Errc::usage);
     auto source = open_source(endpoint, {});
     REQUIRE_MESSAGE(source, source.error().message);
     const auto back = kv::read_all(**source);

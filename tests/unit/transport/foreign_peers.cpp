@@ -52,6 +52,20 @@ TEST_CASE("peers that break the protocol are named and refused") {
         REQUIRE(error);
         CHECK(error->message.find("hkv-mpi 3 to 4") != std::string::npos);
     }
+    SUBCASE("an OFFER of version 1 in a conversation of version 2, and the other way round") {
+        Hello later = hello_for(state);
+        later.min_version = later.max_version = 2;
+        auto error = receiver_meets({frame(FrameKind::hello, encode(later)), frame(FrameKind::offer, encode(offer))});
+        REQUIRE(error);
+        CHECK(error->message.find("OFFER is malformed") != std::string::npos);
+        const kv::Header shard = synthetic_header(mixed_shape(), 1);
+        Hello earlier;
+        earlier.compat_hash = kv::compat_hash(shard.identity);
+        error = receiver_meets({frame(FrameKind::hello, encode(earlier)),
+                                frame(FrameKind::offer, encode(Offer{shard.payload_bytes(), shard}))});
+        REQUIRE(error);
+        CHECK(error->message.find("OFFER is malformed") != std::string::npos);
+    }
     SUBCASE("HELLO and OFFER of different models") {
         Hello other = hello_for(state);
         other.compat_hash[0] ^= 1;
@@ -102,4 +116,23 @@ TEST_CASE("peers that break the protocol are named and refused") {
         REQUIRE(sender.error());
         CHECK(sender.error()->code == Errc::resource);
     }
+}
+
+TEST_CASE("a state that needs version 2 meets a receiver of version 1") {
+    const auto state = synthetic_state(mixed_shape(), 1);
+    REQUIRE_MESSAGE(state, state.error().message);
+    Transfer transfer(*state, 1);
+    transfer.receiver_opens_at_s = 1000;
+    for (int i = 0; i < 3; ++i) transfer.tick();
+    Hello answer;  // versions 1 to 1
+    answer.role = WireRole::receiver;
+    auto [header, payload] = frame(FrameKind::hello_ack, encode(answer));
+    header.session = 0xABCDEF;
+    header.length = payload.size();
+    header.payload_crc = crc32c(payload);
+    transfer.pair().inject(1, encode_frame(header), payload);
+    for (int i = 0; i < 3; ++i) transfer.tick();
+    REQUIRE(transfer.sender().error());
+    CHECK(transfer.sender().error()->code == Errc::peer);
+    CHECK(transfer.sender().error()->message.find("it speaks hkv-mpi 1 to 1, this state needs 2") != std::string::npos);
 }

@@ -86,6 +86,54 @@ TEST_CASE("an OFFER whose size and header disagree is refused") {
     CHECK_FALSE(decode_offer(encode(offer), 1));
 }
 
+TEST_CASE("an OFFER of version 2 carries layer shapes and the shard; one without them stays what it was") {
+    CHECK(protocol_version_of(example_offer().header) == 1);
+    Offer offer;
+    offer.header = test::synthetic_header(test::mixed_shape(), 1);
+    CHECK(protocol_version_of(offer.header) == 2);
+    offer.payload_bytes = offer.header.payload_bytes();
+    auto bytes = encode(offer);
+    const auto decoded = decode_offer(bytes, 2);
+    REQUIRE_MESSAGE(decoded, decoded.error().message);
+    CHECK(decoded->header.layer_shapes == offer.header.layer_shapes);
+    CHECK(decoded->header.shard == offer.header.shard);
+    CHECK(encode(*decoded) == bytes);
+    CHECK_FALSE(decode_offer(bytes, 1));
+    CHECK_FALSE(decode_offer(encode(example_offer()), 2));
+    for (std::size_t n = 0; n < bytes.size(); ++n) CHECK_FALSE(decode_offer(std::span(bytes).first(n), 2));
+
+    // As hetero-wire(5) gives the end of the payload.
+    const std::vector<std::uint8_t> expected = {4, 0, 0, 0,              //
+                                                1, 6, 0, 0, 0,           //
+                                                0, 0, 0, 0, 0,           //
+                                                2, 0, 0, 0, 0,           //
+                                                1, 1, 0, 0, 0,           //
+                                                2, 0, 0, 0, 1, 0, 0, 0,  //
+                                                0, 0, 0, 0, 1, 0, 0, 0};
+    const auto tail = std::as_bytes(std::span(expected));
+    REQUIRE(bytes.size() > tail.size());
+    CHECK(std::equal(tail.begin(), tail.end(), bytes.end() - static_cast<std::ptrdiff_t>(tail.size())));
+    offer.header.layer_shapes.clear();
+    offer.header.shard = {};
+    offer.payload_bytes = offer.header.payload_bytes();
+    CHECK(encode(offer).size() == bytes.size() - tail.size());
+
+    const auto with = [&](std::size_t from_end, std::uint8_t value) {
+        auto changed = bytes;
+        changed[changed.size() - from_end] = static_cast<std::byte>(value);
+        const auto refused = decode_offer(changed, 2);
+        REQUIRE_FALSE(refused);
+        CHECK(refused.error().code == Errc::peer);
+        return refused.error().message;
+    };
+    CHECK(with(36, 9).find("layer 0 is of the unknown kind 9") != std::string::npos);
+    CHECK(with(35, 0).find("layer 0: window of kind swa is 0") != std::string::npos);
+    CHECK(with(35, 5).find("bytes, its header makes") != std::string::npos);
+    CHECK(with(40, 3) == "OFFER is malformed");
+    CHECK(with(12, 2).find("tp_rank is 2") != std::string::npos);
+    CHECK(with(4, 2).find("head_count is 2") != std::string::npos);
+}
+
 TEST_CASE("reasons are one line and keep their code") {
     const auto reason = decode_reason(encode(Error{Errc::bad_input, "a.h5: bad\nline\x1b[31m"}));
     REQUIRE(reason);

@@ -18,6 +18,21 @@ TEST_CASE("a clean channel: the state arrives, and only after COMMIT_ACK is it s
     }
 }
 
+TEST_CASE("a shard with layers of every kind arrives as it was sent") {
+    const auto state = synthetic_state(mixed_shape(), 4);
+    REQUIRE_MESSAGE(state, state.error().message);
+    for (const bool tight : {false, true}) {
+        Transfer transfer(*state, 1, tight ? narrow() : ReceiverOptions{});
+        transfer.run();
+        CHECK(transfer.sender().committed());
+        CHECK(transfer.receiver().confirmed());
+        CHECK(transfer.identical());
+        CHECK(transfer.receiver().header().layer_shapes == state->header.layer_shapes);
+        CHECK(transfer.receiver().header().shard == state->header.shard);
+        CHECK(transfer.received()[0].k.values.shape == std::vector<std::uint64_t>{6, 1, 8});
+    }
+}
+
 TEST_CASE("a peer that computes for minutes is waited for") {
     const kv::State state = make_state();
     SUBCASE("before the first byte") {

@@ -17,7 +17,21 @@ struct StateShape {
     quant::Params k_params, v_params;
     std::uint32_t tokens_per_chunk = 4;
     bool logits = true;
+    std::vector<kv::LayerShape> shapes;
+    kv::Shard shard;
 };
+
+// Layers of every kind in a shard; the first sequence is longer than the window.
+inline StateShape mixed_shape() {
+    StateShape shape;
+    shape.layers = 4;
+    shape.kv_heads = 1;
+    shape.tokens = {13, 3};
+    shape.v_codec = "f32";
+    shape.shapes = {{kv::LayerKind::swa, 6}, {}, {kv::LayerKind::mla, 0}, {kv::LayerKind::swa, 1}};
+    shape.shard = {2, 1, 0, 1};
+    return shape;
+}
 
 inline kv::Scheme scheme(const std::string& codec, const quant::Params& params) {
     kv::Scheme out;
@@ -61,6 +75,8 @@ inline kv::Header synthetic_header(const StateShape& shape, std::uint32_t seed) 
     header.v_schemes.assign(shape.layers, scheme(shape.v_codec, shape.v_params));
     header.provenance.push_back({"hetero-prefill", "0.1.0", "prefill kv_dtype=f16"});
     header.tokens_per_chunk = shape.tokens_per_chunk;
+    header.layer_shapes = shape.shapes;
+    header.shard = shape.shard;
     return header;
 }
 

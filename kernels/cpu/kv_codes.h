@@ -1,0 +1,296 @@
+// Codes of the KV state, to the bits of ref/kv_codes.cpp: columns, packing, Hadamard transform, 8-bit floats.
+// Plain loops are vectorised by the compiler, once per instruction set. Included by generic.h.
+#pragma once
+
+namespace hetero::kernels::HETERO_ISA {
+namespace {
+
+bool min_max_columns(const float* x, std::size_t rows, std::size_t stride, std::size_t n, float* lowest,
+                     float* highest) {
+    F32x16 poison = zero();
+    for (std::size_t i = 0; i < n; i += kLanes) {
+        const bool whole = i + kLanes <= n;
+        F32x16 low = whole ? load(x + i) : load(x + i, n - i), high = low;
+        for (std::size_t row = 0; row < rows; ++row) {
+            const float* p = x + row * stride + i;
+            const F32x16 v = whole ? load(p) : load(p, n - i);
+            low = min(low, v);
+            high = max(high, v);
+            poison = fma(v, zero(), poison);
+        }
+        if (whole) {
+            store(lowest + i, low);
+            store(highest + i, high);
+        } else {
+            store(lowest + i, low, n - i);
+            store(highest + i, high, n - i);
+        }
+    }
+    return sum(poison) == 0;
+}
+
+void quantize_columns(const float* x, const float* scale, const float* zero_point, int lowest, int highest,
+                      std::uint8_t* q, std::size_t n) {
+    const F32x16 low = splat(static_cast<float>(lowest)), high = splat(static_cast<float>(highest));
+    const F32x16 tiny = splat(1.4e-45F);  // the smallest number: abs(s) below it is 0
+    for (std::size_t i = 0; i < n; i += kLanes) {
+        const std::size_t left = n - i;
+        const bool whole = left >= kLanes;
+        const F32x16 s = whole ? load(scale + i) : load(scale + i, left);
+        const F32x16 d =
+            (whole ? load(x + i) : load(x + i, left)) - (whole ? load(zero_point + i) : load(zero_point + i, left));
+        const F32x16 quotient = where_less(s, tiny, zero(), d / where_less(s, tiny, splat(1), s));
+        const U8x16 codes = round_clamped(quotient, low, high);
+        if (whole) {
+            _mm_storeu_si128(reinterpret_cast<__m128i*>(q + i), codes);
+        } else {
+            std::memcpy(q + i, &codes, left);
+        }
+    }
+}
+
+void dequantize_columns(const std::uint8_t* q, bool is_signed, const float* scale, const float* zero_point, float* x,
+                        std::size_t n) {
+    for (std::size_t i = 0; i < n; i += kLanes) {
+        const std::size_t left = n - i;
+        if (left >= kLanes) {
+            const U8x16 codes = load_bytes(q + i);
+            const F32x16 value = is_signed ? signed_values(codes) : unsigned_values(codes);
+            store(x + i, value * load(scale + i) + load(zero_point + i));
+        } else {
+            Byte last[kLanes] = {};
+            std::memcpy(last, q + i, left);
+            const U8x16 codes = load_bytes(last);
+            const F32x16 value = is_signed ? signed_values(codes) : unsigned_values(codes);
+            store(x + i, value * load(scale + i, left) + load(zero_point + i, left), left);
+        }
+    }
+}
+
+// Eight codes of Bits bits in a word: neighbours are merged, then pairs, then fours.
+template <int Bits>
+struct Packing {
+    static constexpr std::uint64_t kOne = (1ULL << Bits) - 1, kTwo = (1ULL << 2 * Bits) - 1,
+                                   kFour = (1ULL << 4 * Bits) - 1;
+    static constexpr std::uint64_t kOnes = kOne * 0x0001000100010001ULL, kTwos = kTwo * 0x0000000100000001ULL;
+    static constexpr std::uint64_t kSigns = (1ULL << (Bits - 1)) * 0x0101010101010101ULL;
+
+    static HETERO_INLINE std::uint64_t pack(std::uint64_t codes) {
+        std::uint64_t x = codes;
+        x = (x & kOnes) | (x >> (8 - Bits) & kOnes << Bits);
+        x = (x & kTwos) | (x >> (16 - 2 * Bits) & kTwos << 2 * Bits);
+        return (x & kFour) | (x >> (32 - 4 * Bits) & kFour << 4 * Bits);
+    }
+    static HETERO_INLINE std::uint64_t unpack(std::uint64_t packed, bool is_signed) {
+        std::uint64_t x = packed & ((kFour << 4 * Bits) | kFour);
+        x = (x & kFour) | (x & kFour << 4 * Bits) << (32 - 4 * Bits);
+        x = (x & kTwos) | (x & kTwos << 2 * Bits) << (16 - 2 * Bits);
+        x = (x & kOnes) | (x & kOnes << Bits) << (8 - Bits);
+        if (is_signed) x |= ((x & kSigns) << 1) * ((1U << (8 - Bits)) - 1);  // the sign into the bits above
+        return x;
+    }
+    static void pack_all(const std::uint8_t* codes, std::uint8_t* packed, std::size_t n) {
+        std::uint64_t word = 0;
+        if constexpr (Bits == 4) {
+            const __m128i weights = _mm_set1_epi16(0x1001);  // even + 16 * odd
+            for (; n >= 32; n -= 32, codes += 32, packed += 16) {
+                const __m128i first = _mm_maddubs_epi16(bits_and(load_bytes(codes), 15), weights),
+                              second = _mm_maddubs_epi16(bits_and(load_bytes(codes + 16), 15), weights);
+                _mm_storeu_si128(reinterpret_cast<__m128i*>(packed), _mm_packus_epi16(first, second));
+            }
+        }
+        for (; n >= 8; n -= 8, codes += 8, packed += Bits) {
+            std::memcpy(&word, codes, 8);
+            word = pack(word);
+            std::memcpy(packed, &word, Bits);
+        }
+        if (n == 0) return;
+        word = 0;
+        std::memcpy(&word, codes, n);
+        word = pack(word);
+        std::memcpy(packed, &word, (n * Bits + 7) / 8);
+    }
+    static void unpack_all(bool is_signed, const std::uint8_t* packed, std::uint8_t* codes, std::size_t n) {
+        std::uint64_t word = 0;
+        if constexpr (Bits == 4) {
+            const __m128i sign = splat_byte(is_signed ? 8 : 0);
+            for (; n >= 32; n -= 32, codes += 32, packed += 16) {
+                const U8x16 both = load_bytes(packed), even = bits_and(both, 15), odd = bits_at(both, 4, 15);
+                const __m128i first = _mm_unpacklo_epi8(even, odd), second = _mm_unpackhi_epi8(even, odd);
+                auto* out = reinterpret_cast<__m128i*>(codes);
+                _mm_storeu_si128(out, _mm_sub_epi8(_mm_xor_si128(first, sign), sign));
+                _mm_storeu_si128(out + 1, _mm_sub_epi8(_mm_xor_si128(second, sign), sign));
+            }
+        }
+        for (; n >= 16; n -= 8, codes += 8, packed += Bits) {  // whole words are read, the next one's bits among them
+            std::memcpy(&word, packed, Bits > 4 ? 8 : 4);
+            word = unpack(word, is_signed);
+            std::memcpy(codes, &word, 8);
+        }
+        for (; n >= 8; n -= 8, codes += 8, packed += Bits) {
+            word = 0;
+            std::memcpy(&word, packed, Bits);
+            word = unpack(word, is_signed);
+            std::memcpy(codes, &word, 8);
+        }
+        if (n == 0) return;
+        word = 0;
+        std::memcpy(&word, packed, (n * Bits + 7) / 8);
+        word = unpack(word, is_signed);
+        std::memcpy(codes, &word, n);
+    }
+};
+
+void pack_bits(int bits, const std::uint8_t* codes, std::uint8_t* packed, std::size_t n) {
+    switch (bits) {
+        case 2:
+            return Packing<2>::pack_all(codes, packed, n);
+        case 3:
+            return Packing<3>::pack_all(codes, packed, n);
+        case 4:
+            return Packing<4>::pack_all(codes, packed, n);
+        case 5:
+            return Packing<5>::pack_all(codes, packed, n);
+        case 6:
+            return Packing<6>::pack_all(codes, packed, n);
+        default:
+            return Packing<7>::pack_all(codes, packed, n);
+    }
+}
+
+void unpack_bits(int bits, bool is_signed, const std::uint8_t* packed, std::uint8_t* codes, std::size_t n) {
+    switch (bits) {
+        case 2:
+            return Packing<2>::unpack_all(is_signed, packed, codes, n);
+        case 3:
+            return Packing<3>::unpack_all(is_signed, packed, codes, n);
+        case 4:
+            return Packing<4>::unpack_all(is_signed, packed, codes, n);
+        case 5:
+            return Packing<5>::unpack_all(is_signed, packed, codes, n);
+        case 6:
+            return Packing<6>::unpack_all(is_signed, packed, codes, n);
+        default:
+            return Packing<7>::unpack_all(is_signed, packed, codes, n);
+    }
+}
+
+// The strides 1, 2, 4 and 8 of 16 values: lane i becomes v[i ^ stride] + v[i], with -v[i] where bit `stride` of i is
+// set.
+struct LaneButterflies {
+    I32x16 partner[4];
+    F32x16 sign[4];
+};
+HETERO_INLINE LaneButterflies lane_butterflies() {
+    LaneButterflies out;
+    for (int stage = 0; stage < 4; ++stage) {
+        float partner[kLanes], sign[kLanes];
+        for (int i = 0; i < 16; ++i) {
+            partner[i] = static_cast<float>(i ^ 1 << stage);
+            sign[i] = (i >> stage & 1) != 0 ? -1.0F : 1.0F;
+        }
+        out.partner[stage] = round_to_int(load(partner));
+        out.sign[stage] = load(sign);
+    }
+    return out;
+}
+HETERO_INLINE F32x16 butterflies(F32x16 v, const LaneButterflies& lanes) {
+#pragma GCC unroll 4
+    for (int stage = 0; stage < 4; ++stage) v = fma(v, lanes.sign[stage], lookup(v, lanes.partner[stage]));
+    return v;
+}
+
+// A block of 16 * N values in registers.
+template <int N>
+HETERO_INLINE void hadamard_blocks(const float* x, float* y, std::size_t blocks, F32x16 factor,
+                                   const LaneButterflies& lanes) {
+    for (std::size_t block = 0; block < blocks; ++block, x += kLanes * N, y += kLanes * N) {
+        F32x16 v[N];
+#pragma GCC unroll 8
+        for (int i = 0; i < N; ++i) v[i] = butterflies(load(x + kLanes * i), lanes);
+#pragma GCC unroll 4
+        for (int stride = 1; stride < N; stride *= 2) {
+#pragma GCC unroll 8
+            for (int i = 0; i < N; ++i) {
+                if ((i & stride) != 0) continue;
+                const F32x16 a = v[i], b = v[i + stride];
+                v[i] = a + b;
+                v[i + stride] = a - b;
+            }
+        }
+#pragma GCC unroll 8
+        for (int i = 0; i < N; ++i) store(y + kLanes * i, v[i] * factor);
+    }
+}
+
+void hadamard(const float* x, float* y, std::size_t blocks, std::size_t n) {
+    if (n < kLanes) return ref::hadamard(x, y, blocks, n);
+    const F32x16 factor = splat(static_cast<float>(1 / __builtin_sqrt(static_cast<double>(n))));
+    const LaneButterflies lanes = lane_butterflies();
+    switch (n / kLanes) {
+        case 1:
+            return hadamard_blocks<1>(x, y, blocks, factor, lanes);
+        case 2:
+            return hadamard_blocks<2>(x, y, blocks, factor, lanes);
+        case 4:
+            return hadamard_blocks<4>(x, y, blocks, factor, lanes);
+        case 8:
+            return hadamard_blocks<8>(x, y, blocks, factor, lanes);
+        default:
+            break;
+    }
+    for (std::size_t block = 0; block < blocks; ++block, x += n, y += n) {
+        for (std::size_t i = 0; i < n; i += kLanes) store(y + i, butterflies(load(x + i), lanes));
+        for (std::size_t stride = kLanes; stride < n; stride *= 2) {
+            const bool last = 2 * stride == n;
+            for (std::size_t i = 0; i < n; i += kLanes) {
+                if ((i & stride) != 0) continue;
+                const F32x16 a = load(y + i), b = load(y + i + stride);
+                store(y + i, last ? (a + b) * factor : a + b);
+                store(y + i + stride, last ? (a - b) * factor : a - b);
+            }
+        }
+    }
+}
+
+// In units of the last place: rounding a binary32's bits to MantissaBits keeps normal numbers, adding a power of two so
+// large that its own last place is the format's smallest unit rounds the numbers below them.
+template <int MantissaBits, int Bias, bool NegativeZero>
+HETERO_INLINE void fp8_codes(const float* x, float scale, float largest, std::uint8_t nan, std::uint8_t* q,
+                             std::size_t n) {
+    constexpr int kDropped = 23 - MantissaBits;
+    const float smallest_normal = __builtin_ldexpf(1, 1 - Bias), magic = __builtin_ldexpf(1, kDropped + 1 - Bias);
+    std::uint32_t magic_bits = 0;
+    std::memcpy(&magic_bits, &magic, 4);
+    for (std::size_t i = 0; i < n; ++i) {
+        const float value = x[i] / scale;
+        std::uint32_t bits = 0, sum_bits = 0;
+        std::memcpy(&bits, &value, 4);
+        const std::uint32_t sign = bits >> 31;
+        float magnitude = __builtin_fabsf(value);
+        magnitude = magnitude > largest ? largest : magnitude;
+        std::memcpy(&bits, &magnitude, 4);
+        const std::uint32_t rounded = (bits + ((1U << (kDropped - 1)) - 1) + (bits >> kDropped & 1U)) >> kDropped;
+        const std::uint32_t normal = rounded - (static_cast<std::uint32_t>(127 - Bias) << MantissaBits);
+        const float sum = magnitude + magic;
+        std::memcpy(&sum_bits, &sum, 4);
+        std::uint32_t code = magnitude < smallest_normal ? sum_bits - magic_bits : normal;
+        code |= NegativeZero || code != 0 ? sign << 7 : 0;
+        q[i] = static_cast<std::uint8_t>(value != value ? nan : code);
+    }
+}
+
+void quantize_fp8(Fp8 format, const float* x, float scale, std::uint8_t* q, std::size_t n) {
+    if (scale == 0) return ref::quantize_fp8(format, x, scale, q, n);
+    switch (format) {
+        case Fp8::e4m3fnuz:
+            return fp8_codes<3, 8, false>(x, scale, 240, 0x80, q, n);
+        case Fp8::e5m2:
+            return fp8_codes<2, 15, true>(x, scale, 57344, 0x7F, q, n);
+        default:
+            return fp8_codes<3, 7, true>(x, scale, 448, 0x7F, q, n);
+    }
+}
+
+}  // namespace
+}  // namespace hetero::kernels::HETERO_ISA

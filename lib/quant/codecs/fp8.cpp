@@ -1,0 +1,93 @@
+// fp8_e4m3fn, fp8_e4m3fnuz, fp8_e5m2: x / scale as an 8-bit float, nearest even, with a scale per token and head, per
+// head or per tensor that puts the largest value at the format's largest. compat:vllm_fp8: the same with a scale of 1
+// for all, as vLLM stores KV that was not calibrated (https://docs.vllm.ai, quantized KV cache), larger values
+// saturated.
+#include "quant/fp8.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "quant/grouped_codec.h"
+#include "quant/place.h"
+
+namespace hetero::quant {
+namespace {
+
+class Fp8Codec final : public GroupedCodec {
+public:
+    // fixed: the scale of all groups; 0: that of the largest value
+    Fp8Codec(Fp8 format, std::string_view name, float fixed = 0) : format_(format), name_(name), fixed_(fixed) {}
+
+    [[nodiscard]] std::string_view name() const noexcept override { return name_; }
+    [[nodiscard]] DType value_dtype(const Params&) const noexcept override { return DType::u8; }
+    [[nodiscard]] Params default_params() const noexcept override {
+        if (fixed_ == 0) return {};
+        Params params;
+        params.axis = Axis::tensor;
+        params.scale_dtype = DType::f32;
+        return params;
+    }
+    [[nodiscard]] bool has_options() const noexcept override { return fixed_ == 0; }
+    [[nodiscard]] Status check(const Params& params, std::uint32_t head_dim) const override {
+        if (fixed_ != 0 && params != default_params()) {
+            return fail(Errc::usage, "{} has one f32 scale per tensor and takes no options", name_);
+        }
+        if (!params.symmetric) return fail(Errc::usage, "{} is symmetric: it has no zero", name_);
+        if (params.axis == Axis::channel) {
+            return fail(Errc::usage, "{} has no channel axis; there are token, head and tensor", name_);
+        }
+        return GroupedCodec::check(params, head_dim);
+    }
+    [[nodiscard]] double error_bound(const Params& params, double min, double max) const noexcept override {
+        const Fp8Info& info = fp8_info(format_);
+        const GroupScale group = choose(params, static_cast<float>(min), static_cast<float>(max));
+        if (!group.representable) return std::numeric_limits<double>::infinity();
+        const double magnitude = std::max(std::fabs(min), std::fabs(max));
+        const double beyond = std::max(0.0, magnitude - info.largest * group.scale);  // saturated
+        const double half_unit =
+            std::max(std::ldexp(magnitude, -info.mantissa_bits - 1), group.scale * info.smallest() / 2);
+        return half_unit + beyond + magnitude * 0x1p-22 + 0x1p-148;  // quotient and product are rounded to f32
+    }
+
+private:
+    [[nodiscard]] int bits() const noexcept override { return 8; }
+    [[nodiscard]] Range range(const Params&) const noexcept override { return {}; }
+    [[nodiscard]] GroupScale choose(const Params& params, float min, float max) const noexcept override {
+        if (fixed_ != 0) return {fixed_, 0, true};
+        return choose_scale(params, static_cast<int>(fp8_info(format_).largest), min, max);
+    }
+    void encode_run(const Params&, const float* x, const GroupScale& group, std::uint8_t* q,
+                    std::size_t n) const noexcept override {
+        kernels::ops().quantize_fp8(format_, x, group.scale, q, n);
+    }
+    void decode_run(const Params&, const std::uint8_t* q, const GroupScale& group, float* x,
+                    std::size_t n) const noexcept override {
+        const std::array<float, 256>& values = fp8_values(format_);
+        for (std::size_t i = 0; i < n; ++i) x[i] = values[q[i]] * group.scale;
+    }
+
+    Fp8 format_;
+    std::string_view name_;
+    float fixed_;
+};
+
+}  // namespace
+
+const Codec& codec_fp8_e4m3fn() {
+    static const Fp8Codec codec(Fp8::e4m3fn, "fp8_e4m3fn");
+    return codec;
+}
+const Codec& codec_fp8_e4m3fnuz() {
+    static const Fp8Codec codec(Fp8::e4m3fnuz, "fp8_e4m3fnuz");
+    return codec;
+}
+const Codec& codec_fp8_e5m2() {
+    static const Fp8Codec codec(Fp8::e5m2, "fp8_e5m2");
+    return codec;
+}
+const Codec& codec_compat_vllm_fp8() {
+    static const Fp8Codec codec(Fp8::e4m3fn, "compat:vllm_fp8", 1);
+    return codec;
+}
+
+}  // namespace hetero::quant

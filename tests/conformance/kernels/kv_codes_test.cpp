@@ -1,0 +1,194 @@
+// Codes of the KV state: every backend gives the bits of the scalar one.
+#include <string>
+
+#include "conformance/kernels/inputs.h"
+
+using namespace hetero;
+using namespace hetero::test;
+using kernels::Fp8;
+
+namespace {
+
+constexpr std::size_t kLongest = 133;
+
+// Quotients at the middle of two codes and a rounding beside it, for many scales.
+std::vector<float> near_ties(float scale, float zero, Random& random) {
+    std::vector<float> x;
+    for (int code = -128; code <= 256; ++code) {
+        const float tie = (static_cast<float>(code) + 0.5F) * scale + zero;
+        x.push_back(tie);
+        x.push_back(std::nextafter(tie, INFINITY));
+        x.push_back(std::nextafter(tie, -INFINITY));
+        x.push_back(std::nextafter(x[x.size() - 2], INFINITY));
+        x.push_back((static_cast<float>(code) + static_cast<float>(random.uniform(0, 1))) * scale + zero);
+    }
+    return x;
+}
+
+}  // namespace
+
+TEST_CASE("quantizing by the reciprocal never differs from dividing") {
+    Random random(11);
+    std::vector<float> scales{1.0F / 3, 1.0F / 127, 0.1F, 65504.0F, 0x1p-24F, 0x1p-130F, 1e-38F, 3e37F, 0x1p125F};
+    for (int i = 0; i < 200; ++i) scales.push_back(std::ldexp(static_cast<float>(random.uniform(1, 2)), i % 60 - 30));
+    for (const float scale : scales)
+        for (const float zero : {0.0F, -17 * scale, 1.1F}) {
+            const std::vector<float> x = near_ties(scale, zero, random);
+            std::vector<std::int8_t> q(x.size()), want_q(x.size());
+            std::vector<std::uint8_t> u(x.size()), want_u(x.size());
+            scalar().quantize_i8(x.data(), scale, want_q.data(), x.size());
+            scalar().quantize_u8(x.data(), scale, zero, want_u.data(), x.size());
+            for (const Ops* ops : runnable_backends()) {
+                INFO(ops->name, " scale ", scale, " zero ", zero);
+                ops->quantize_i8(x.data(), scale, q.data(), x.size());
+                CHECK(count_differing(q, want_q) == 0);
+                ops->quantize_u8(x.data(), scale, zero, u.data(), x.size());
+                CHECK(count_differing(u, want_u) == 0);
+            }
+        }
+}
+
+TEST_CASE("columns: extremes, codes and values") {
+    Random random(12);
+    for (const Ops* ops : runnable_backends())
+        for (std::size_t n = 1; n <= kLongest; n += n < 40 ? 1 : 31)
+            for (const std::size_t rows : {1, 2, 33}) {
+                INFO(ops->name, " n ", n, " rows ", rows);
+                const std::size_t stride = n + 7;
+                Guarded<float> x(rows * stride, 1), min(n, 1), max(n, 2), want_min(n), want_max(n);
+                fill_normal(x, random);
+                spoil_gaps(x, n, stride);
+                REQUIRE(ops->min_max_columns(x.data(), rows, stride, n, min.data(), max.data()));
+                REQUIRE(scalar().min_max_columns(x.data(), rows, stride, n, want_min.data(), want_max.data()));
+                CHECK(count_differing(min, want_min) == 0);
+                CHECK(count_differing(max, want_max) == 0);
+                CHECK(min.intact());
+                CHECK(max.intact());
+                for (std::size_t c = 0; c<n; c += n> 20 ? 17 : 1) {
+                    float& spoiled = x[(rows - 1) * stride + c];
+                    const float kept = spoiled;
+                    for (const float bad : {NAN, INFINITY, -INFINITY}) {
+                        spoiled = bad;
+                        CHECK_FALSE(ops->min_max_columns(x.data(), rows, stride, n, min.data(), max.data()));
+                    }
+                    spoiled = kept;
+                }
+
+                Guarded<float> scale(n, 3), zero(n, 1), values(n, 2), want_values(n);
+                for (std::size_t c = 0; c < n; ++c) {
+                    scale[c] = c % 9 == 4 ? 0 : std::fabs(random.normal()) / 20;
+                    zero[c] = c % 2 == 0 ? 0 : random.normal();
+                }
+                for (const auto& [low, high] : {std::pair{-127, 127}, {0, 255}, {-7, 7}, {0, 3}}) {
+                    Guarded<std::uint8_t> q(n, 5), want_q(n);
+                    ops->quantize_columns(x.data(), scale.data(), zero.data(), low, high, q.data(), n);
+                    scalar().quantize_columns(x.data(), scale.data(), zero.data(), low, high, want_q.data(), n);
+                    CHECK(count_differing(q, want_q) == 0);
+                    CHECK(q.intact());
+                    ops->dequantize_columns(q.data(), low < 0, scale.data(), zero.data(), values.data(), n);
+                    scalar().dequantize_columns(q.data(), low < 0, scale.data(), zero.data(), want_values.data(), n);
+                    CHECK(count_differing(values, want_values) == 0);
+                    CHECK(values.intact());
+                }
+            }
+}
+
+TEST_CASE("packing is one string of bits, lowest first, and comes back") {
+    // 4 bits: the even index in the low half. 3 bits: the third code crosses a byte.
+    const std::vector<std::uint8_t> nibbles{0, 1, 2, 2, 15}, triples{1, 2, 7, 0, 5};
+    for (const Ops* ops : runnable_backends()) {
+        INFO(ops->name);
+        std::vector<std::uint8_t> packed(3);
+        ops->pack_bits(4, nibbles.data(), packed.data(), 5);
+        CHECK(packed == std::vector<std::uint8_t>{0x10, 0x22, 0x0F});
+        packed.resize(2);
+        ops->pack_bits(3, triples.data(), packed.data(), 5);
+        CHECK(packed == std::vector<std::uint8_t>{0xD1, 0x51});
+    }
+    Random random(13);
+    for (const Ops* ops : runnable_backends())
+        for (int bits = 2; bits <= 7; ++bits)
+            for (std::size_t n = 0; n <= kLongest; ++n) {
+                INFO(ops->name, " bits ", bits, " n ", n);
+                const std::size_t size = (n * static_cast<std::size_t>(bits) + 7) / 8;
+                Guarded<std::uint8_t> codes(n, 3), packed(size, 1), want(size), back(n, 2);
+                for (std::size_t i = 0; i < n; ++i) codes[i] = static_cast<std::uint8_t>(random.bits());
+                ops->pack_bits(bits, codes.data(), packed.data(), n);
+                scalar().pack_bits(bits, codes.data(), want.data(), n);
+                CHECK(count_differing(packed, want) == 0);
+                CHECK(packed.intact());
+                const unsigned mask = (1U << bits) - 1, sign = 1U << (bits - 1);
+                std::size_t wrong = 0;
+                ops->unpack_bits(bits, false, packed.data(), back.data(), n);
+                for (std::size_t i = 0; i < n; ++i) wrong += back[i] != (codes[i] & mask);
+                ops->unpack_bits(bits, true, packed.data(), back.data(), n);
+                for (std::size_t i = 0; i < n; ++i)
+                    wrong += back[i] != static_cast<std::uint8_t>(((codes[i] & mask) ^ sign) - sign);
+                CHECK(wrong == 0);
+                CHECK(back.intact());
+            }
+}
+
+TEST_CASE("the Hadamard transform: by hand, by the matrix, and bit for bit") {
+    for (const Ops* ops : runnable_backends()) {
+        std::vector<float> x{1, 2, 3, 4, 8, 0, 0, 0};
+        ops->hadamard(x.data(), x.data(), 2, 4);
+        CHECK(x == std::vector<float>{5, -1, -2, 0, 4, 4, 4, 4});
+    }
+    Random random(14);
+    for (std::size_t n = 1; n <= 1024; n *= 2)
+        for (const std::size_t blocks : {std::size_t{0}, std::size_t{1}, std::size_t{3}}) {
+            Guarded<float> x(blocks * n, 1), want(blocks * n);
+            fill_normal(x, random);
+            scalar().hadamard(x.data(), want.data(), blocks, n);
+            std::size_t far = 0;
+            for (std::size_t b = 0; b < blocks; ++b)
+                for (std::size_t i = 0; i < n; ++i) {
+                    double sum = 0, size = 0;
+                    for (std::size_t j = 0; j < n; ++j) {
+                        const bool odd = __builtin_parityll(i & j) != 0;
+                        sum += (odd ? -1.0 : 1.0) * x[b * n + j];
+                        size += std::fabs(x[b * n + j]);
+                    }
+                    const double root = std::sqrt(static_cast<double>(n));
+                    far += std::fabs(want[b * n + i] - sum / root) > 12 * 0x1p-24 * size / root;
+                }
+            CHECK(far == 0);
+            for (const Ops* ops : runnable_backends()) {
+                INFO(ops->name, " n ", n, " blocks ", blocks);
+                Guarded<float> y(blocks * n, 3);
+                ops->hadamard(x.data(), y.data(), blocks, n);
+                CHECK(count_differing(y, want) == 0);
+                CHECK(y.intact());
+                Guarded<float> in_place(blocks * n, 2);
+                for (std::size_t i = 0; i < x.size(); ++i) in_place[i] = x[i];
+                ops->hadamard(in_place.data(), in_place.data(), blocks, n);
+                CHECK(count_differing(in_place, want) == 0);
+            }
+        }
+}
+
+TEST_CASE("8-bit floats: ties, subnormals, overflow and every 16-bit pattern") {
+    Random random(15);
+    std::vector<float> x = special_values();
+    for (std::uint32_t high = 0; high < 65536; ++high)
+        for (const std::uint32_t low : {0x0000U, 0x0001U, 0x8000U, 0xFFFFU})
+            x.push_back(std::bit_cast<float>(high << 16 | low));
+    for (int i = 0; i < 1000; ++i) x.push_back(std::ldexp(random.normal(), i % 40 - 25));
+    for (const Fp8 format : {Fp8::e4m3fn, Fp8::e4m3fnuz, Fp8::e5m2})
+        for (const float scale : {1.0F, 0.0F, 0.0371F, 1e-5F, 65504.0F}) {
+            std::vector<std::uint8_t> want(x.size()), got(x.size());
+            scalar().quantize_fp8(format, x.data(), scale, want.data(), x.size());
+            for (const Ops* ops : runnable_backends()) {
+                INFO(ops->name, " format ", static_cast<int>(format), " scale ", scale);
+                ops->quantize_fp8(format, x.data(), scale, got.data(), x.size());
+                CHECK(count_differing(got, want) == 0);
+                Guarded<std::uint8_t> part(21, 3);
+                ops->quantize_fp8(format, x.data() + 5, scale, part.data(), part.size());
+                std::size_t wrong = 0;
+                for (std::size_t i = 0; i < part.size(); ++i) wrong += part[i] != want[i + 5];
+                CHECK(wrong == 0);
+                CHECK(part.intact());
+            }
+        }
+}

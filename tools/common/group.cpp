@@ -1,0 +1,134 @@
+#include "common/group.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+
+#include "common/sources.h"
+#include "kv/shard_files.h"
+
+namespace hetero::tool {
+namespace {
+
+// What may differ among the ranks of a group: how each runs and reports, and where it has the model.
+constexpr std::array may_differ = {"model",   "threads",  "json",       "report", "quiet",
+                                   "verbose", "progress", "log-format", "config"};
+
+// Every other option with its value, one a line.
+std::string options_text(const OptionTable& table) {
+    std::string text;
+    for (const Option& option : table.options()) {
+        if (std::find(may_differ.begin(), may_differ.end(), option.name()) != may_differ.end()) continue;
+        std::string value = option.show();
+        std::replace(value.begin(), value.end(), '\n', ' ');
+        text += fmt::format("{}{} {}\n", option.positional ? "" : "--", option.name(), value);
+    }
+    return text;
+}
+
+Status compare_options(std::string_view own, std::string_view first, int rank) {
+    while (!own.empty() && !first.empty()) {
+        const std::string_view mine = own.substr(0, own.find('\n')), others = first.substr(0, first.find('\n'));
+        if (mine != others) {
+            return fail(Errc::usage, "the ranks of a group take the same options: rank {} of it has {}, the first {}",
+                        rank, mine.substr(0, 80), others.substr(0, 80));
+        }
+        own.remove_prefix(mine.size() + 1);
+        first.remove_prefix(others.size() + 1);
+    }
+    return {};
+}
+
+std::vector<std::byte> bytes_of(std::string_view text) {
+    const auto bytes = std::as_bytes(std::span(text));
+    return {bytes.begin(), bytes.end()};
+}
+// This rank's file of a state in shards.
+std::string own_path(const transport::Endpoint& whole) {
+    const Communicator& group = transport::group();
+    return kv::shard_path(whole.path, static_cast<std::uint32_t>(group.rank()),
+                          static_cast<std::uint32_t>(group.size()));
+}
+
+std::string_view text_of(const std::vector<std::byte>& bytes) {
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+}  // namespace
+
+Status join_group(Tool& tool) {
+    Communicator& group = transport::group();
+    if (group.size() == 1) return {};
+    if (!group.is_root()) tool.silence();
+    const std::string own = options_text(tool.options());
+    std::vector<std::byte> first = bytes_of(own);
+    HETERO_CHECK(group.broadcast(first));
+    return group.agree(compare_options(own, text_of(first), group.rank()));
+}
+
+Result<std::string> read_once(const std::function<Result<std::string>()>& read) {
+    Communicator& group = transport::group();
+    if (group.size() == 1) return read();
+    Result<std::string> text = std::string();
+    if (group.is_root()) text = read();
+    HETERO_CHECK(group.agree(text ? Status{} : Status(tl::unexpected<Error>(text.error()))));
+    std::vector<std::byte> bytes = bytes_of(*text);
+    HETERO_CHECK(group.broadcast(bytes));
+    return std::string(text_of(bytes));
+}
+
+Status check_shards(const Tool& tool, const std::vector<transport::Endpoint>& outputs) {
+    Communicator& group = transport::group();
+    const auto check = [&]() -> Status {
+        for (const transport::Endpoint& output : outputs) {
+            if (output.kind != transport::EndpointKind::file)
+                return fail(Errc::usage, "--shards: {} cannot be divided; write to a file",
+                            transport::to_string(output));
+            std::error_code error;
+            if (group.is_root() && std::filesystem::exists(output.path, error))
+                return fail(Errc::bad_input,
+                            "{}: is there, and would be read instead of the shards beside it; remove it", output.path);
+            HETERO_CHECK(io::check_output_path(own_path(output), tool.overwrite()));
+        }
+        return {};
+    };
+    return group.agree(check());
+}
+
+Result<std::unique_ptr<kv::Sink>> GroupWriter::open(const transport::Endpoint& endpoint,
+                                                    const transport::TransportOptions& options,
+                                                    const engine::Session& session, kv::Header& header) const {
+    const Communicator& group = transport::group();
+    if (!shards_) {
+        if (!group.is_root()) return discarding_sink();
+        return transport::open_sink(endpoint, options);
+    }
+    header.shard = session.shard();
+    if (!group.is_root()) {
+        for (kv::Sequence& sequence : header.sequences) sequence.logits.clear();  // the first rank has them
+    }
+    return transport::open_sink({transport::EndpointKind::file, own_path(endpoint), -1}, options);
+}
+
+Status GroupWriter::commit(kv::Sink& sink) const {
+    if (!shards_) return sink.commit();
+    Communicator& group = transport::group();
+    HETERO_CHECK(group.agree({}));  // all have written their layers
+    return group.agree(sink.commit());
+}
+
+void report_group(Tool& tool, const Communicator::Counters& before) {
+    const Communicator& group = transport::group();
+    if (group.size() == 1) return;
+    const Communicator::Counters& now = group.counters();
+    const std::uint64_t calls = now.calls - before.calls, bytes = now.bytes - before.bytes;
+    const double seconds = now.seconds - before.seconds;
+    tool.report()["tp"] = {{"ranks", group.size()},
+                           {"collectives", calls},
+                           {"bytes_received", bytes},
+                           {"collectives_ms", number(seconds * 1e3)}};
+    tool.note("{} ranks: {} collectives, {} bytes received, {:.1f} ms in them", group.size(), calls, bytes,
+              seconds * 1e3);
+}
+
+}  // namespace hetero::tool

@@ -1,0 +1,48 @@
+// Tools whose ranks compute one model together (--tp). The first rank of a group speaks for it: it alone reads stdin,
+// writes outputs and reports; the others do the same work and are silent.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "common/tool.h"
+#include "engine/session.h"
+#include "kv/stream.h"
+#include "transport/endpoint.h"
+#include "transport/group.h"
+
+namespace hetero::tool {
+
+// Silences all ranks but the first, and refuses options that differ among them. After transport::prepare().
+Status join_group(Tool& tool);
+
+// What `read` gives on the first rank, on all of them.
+Result<std::string> read_once(const std::function<Result<std::string>()>& read);
+
+// Outputs of shards are files, and each rank can write its own.
+Status check_shards(const Tool& tool, const std::vector<transport::Endpoint>& outputs);
+
+// How the state of a group is written: by its first rank for all, or in shards.
+class GroupWriter {
+public:
+    explicit GroupWriter(bool shards) : shards_(shards && transport::group().size() > 1) {}
+
+    // What this rank writes of a layer. A call of all ranks.
+    Result<kv::Layer> layer(const engine::Session& session, std::uint32_t layer) const {
+        return shards_ ? session.export_layer(layer) : session.gather_layer(layer);
+    }
+    // To where; `header` becomes that of the state of all, or of this rank's shard.
+    Result<std::unique_ptr<kv::Sink>> open(const transport::Endpoint& endpoint,
+                                           const transport::TransportOptions& options, const engine::Session& session,
+                                           kv::Header& header) const;
+    // On all ranks or on none, as far as that can be known before.
+    Status commit(kv::Sink& sink) const;
+
+private:
+    bool shards_;
+};
+
+// Says in the report what the collectives since `before` took.
+void report_group(Tool& tool, const Communicator::Counters& before);
+
+}  // namespace hetero::tool

@@ -127,9 +127,9 @@ Result<std::unique_ptr<Session>> Session::create(std::shared_ptr<const model::Mo
         return fail(Errc::usage, "{} ranks cannot divide the model's {} attention heads", group.size(), most);
     }
     const std::vector<Range> heads = kv_heads_by_layer(program, Share(group));
-    const std::uint64_t kv_bytes = KvCache::bytes_needed(program.kv, heads, options.kv_dtype, capacity_tokens);
+    const std::uint64_t kv_bytes = KvCache::bytes_needed(program.kv, options.kv_dtype, capacity_tokens, heads);
     HETERO_CHECK(check_memory(kv_bytes, Executor::bytes_needed(program, chunk, group), capacity_tokens));
-    HETERO_TRY(KvCache cache, KvCache::create(program.kv, heads, options.kv_dtype, capacity_tokens));
+    HETERO_TRY(KvCache cache, KvCache::create(program.kv, options.kv_dtype, capacity_tokens, heads));
     try {
         auto impl = std::make_unique<Impl>(std::move(model), options, group, chunk, std::move(cache));
         return std::unique_ptr<Session>(new Session(std::move(impl)));

@@ -17,11 +17,17 @@ std::size_t round_up(std::size_t bytes) { return (bytes + alignment - 1) / align
 bool is_latent(const model::KvLayout& layer) { return layer.kind == model::KvLayout::Kind::latent; }
 
 // The V of a latent layer lies in the rows of its K.
-std::size_t part_bytes(const model::KvLayout& layer, const Range& heads, DType dtype, PartId part,
-                       std::uint64_t capacity) {
+std::size_t part_bytes(const model::KvLayout& layer, DType dtype, PartId part, std::uint64_t capacity) {
     if (is_latent(layer) && part == PartId::v) return 0;
     const std::size_t dim = part == PartId::k ? layer.query_dim() : layer.head_dim_v;
-    return round_up(dim * heads.size() * capacity * kernels::dtype_bytes(dtype, 1));
+    return round_up(dim * layer.n_kv_heads * capacity * kernels::dtype_bytes(dtype, 1));
+}
+
+// With the heads that are kept.
+std::vector<model::KvLayout> kept_layers(std::span<const model::KvLayout> layers, std::span<const Range> heads) {
+    std::vector<model::KvLayout> kept(layers.begin(), layers.end());
+    for (std::size_t i = 0; i < heads.size(); ++i) kept[i].n_kv_heads = static_cast<std::uint32_t>(heads[i].size());
+    return kept;
 }
 
 // The largest magnitude that rounds to a finite value of the type.
@@ -56,13 +62,13 @@ bool all_finite(DType dtype, const std::byte* bytes, std::size_t n) {
 
 }  // namespace
 
-std::uint64_t KvCache::bytes_needed(std::span<const model::KvLayout> layers, std::span<const Range> heads, DType dtype,
-                                    std::uint64_t capacity) {
+std::uint64_t KvCache::bytes_needed(std::span<const model::KvLayout> layers, DType dtype, std::uint64_t capacity,
+                                    std::span<const Range> heads) {
     std::uint64_t bytes = 0;
-    for (std::size_t layer = 0; layer < layers.size(); ++layer) {
+    for (const model::KvLayout& layer : kept_layers(layers, heads)) {
         for (const PartId part : {PartId::k, PartId::v}) {
             // A part cannot overflow: heads and sizes are bounded by the model's limits, the capacity by its context.
-            if (__builtin_add_overflow(bytes, part_bytes(layers[layer], heads[layer], dtype, part, capacity), &bytes)) {
+            if (__builtin_add_overflow(bytes, part_bytes(layer, dtype, part, capacity), &bytes)) {
                 return std::numeric_limits<std::uint64_t>::max();
             }
         }
@@ -70,22 +76,23 @@ std::uint64_t KvCache::bytes_needed(std::span<const model::KvLayout> layers, std
     return bytes;
 }
 
-Result<KvCache> KvCache::create(std::span<const model::KvLayout> layers, std::span<const Range> heads, DType dtype,
-                                std::uint64_t capacity) {
+Result<KvCache> KvCache::create(std::span<const model::KvLayout> layers, DType dtype, std::uint64_t capacity,
+                                std::span<const Range> heads) {
     KvCache cache;
-    cache.layers_.assign(layers.begin(), layers.end());
+    cache.layers_ = kept_layers(layers, heads);
+    cache.first_heads_.resize(layers.size());
+    for (std::size_t i = 0; i < heads.size(); ++i) {
+        cache.first_heads_[i] = static_cast<std::uint32_t>(heads[i].begin);
+    }
     cache.dtype_ = dtype;
     cache.capacity_ = capacity;
     std::size_t offset = 0;
-    for (std::size_t i = 0; i < layers.size(); ++i) {
-        model::KvLayout& layer = cache.layers_[i];
-        layer.n_kv_heads = static_cast<std::uint32_t>(heads[i].size());
-        cache.first_heads_.push_back(static_cast<std::uint32_t>(heads[i].begin));
+    for (const model::KvLayout& layer : cache.layers_) {
         cache.k_offset_.push_back(offset);
-        offset += part_bytes(layer, heads[i], dtype, PartId::k, capacity);
+        offset += part_bytes(layer, dtype, PartId::k, capacity);
         cache.v_offset_.push_back(
             is_latent(layer) ? cache.k_offset_.back() + kernels::dtype_bytes(dtype, layer.head_dim_k) : offset);
-        offset += part_bytes(layer, heads[i], dtype, PartId::v, capacity);
+        offset += part_bytes(layer, dtype, PartId::v, capacity);
     }
     cache.memory_.reset(static_cast<std::byte*>(std::aligned_alloc(alignment, round_up(std::max(offset, alignment)))));
     if (cache.memory_ == nullptr) {

@@ -19,14 +19,14 @@ namespace hetero::engine {
 
 class KvCache {
 public:
+    // `heads`: of each layer, the KV heads that are kept, those of one rank; none given: all. They are counted from 0
+    // here; messages name them as the model does.
     // What create() reserves; the largest number where it is beyond 64 bits.
-    [[nodiscard]] static std::uint64_t bytes_needed(std::span<const model::KvLayout> layers,
-                                                    std::span<const Range> heads, kernels::DType dtype,
-                                                    std::uint64_t capacity_tokens);
-    // heads: of each layer, the KV heads that are kept: those of one rank. They are counted from 0 here; messages name
-    // them as the model does. dtype: f16, bf16 or f32. Errors: resource.
-    static Result<KvCache> create(std::span<const model::KvLayout> layers, std::span<const Range> heads,
-                                  kernels::DType dtype, std::uint64_t capacity_tokens);
+    [[nodiscard]] static std::uint64_t bytes_needed(std::span<const model::KvLayout> layers, kernels::DType dtype,
+                                                    std::uint64_t capacity_tokens, std::span<const Range> heads = {});
+    // dtype: f16, bf16 or f32. Errors: resource.
+    static Result<KvCache> create(std::span<const model::KvLayout> layers, kernels::DType dtype,
+                                  std::uint64_t capacity_tokens, std::span<const Range> heads = {});
 
     [[nodiscard]] kernels::DType dtype() const noexcept { return dtype_; }
     [[nodiscard]] std::uint64_t capacity() const noexcept { return capacity_; }

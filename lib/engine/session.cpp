@@ -1,13 +1,13 @@
 #include "engine/session.h"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <new>
 
 #include "base/limits.h"
 #include "base/threads.h"
 #include "engine/executor.h"
+#include "engine/gather_heads.h"
 #include "engine/kv_cache.h"
 #include "kv/convert.h"
 
@@ -15,8 +15,6 @@ namespace hetero::engine {
 namespace {
 
 using kv::PartId;
-
-constexpr std::size_t gather_bytes = 16U << 20;  // of one part of a layer that ranks hand over at once
 
 Status check_options(const Options& options) {
     const kernels::DType type = options.kv_dtype;
@@ -112,7 +110,6 @@ struct Session::Impl {
     // Tokens [first, end).
     Status import_part(const kv::Header& header, std::uint32_t layer, const kv::Part& part, PartId id,
                        std::uint64_t first, std::uint64_t end);
-    Result<kv::Part> gather_part(std::uint32_t layer, const kv::Part& own, PartId id) const;
     [[nodiscard]] kv::Part empty_part(std::uint64_t n_tokens, std::uint64_t heads, std::uint32_t dim) const;
 };
 
@@ -131,11 +128,11 @@ Result<std::unique_ptr<Session>> Session::create(std::shared_ptr<const model::Mo
         return fail(Errc::usage, "{} ranks cannot divide the model's {} attention heads", group.size(), most);
     }
     const std::vector<Range> heads = kv_heads_by_layer(program, Share(group));
-    const std::uint64_t kv_bytes = KvCache::bytes_needed(program.kv, heads, options.kv_dtype, capacity_tokens);
+    const std::uint64_t kv_bytes = KvCache::bytes_needed(program.kv, options.kv_dtype, capacity_tokens, heads);
     std::uint64_t work_bytes = Executor::bytes_needed(program, chunk, group, options.precision);
     if (options.precision == Precision::fast) work_bytes += PackedWeights::bytes_needed(program);
     HETERO_CHECK(check_memory(kv_bytes, work_bytes, capacity_tokens));
-    HETERO_TRY(KvCache cache, KvCache::create(program.kv, heads, options.kv_dtype, capacity_tokens));
+    HETERO_TRY(KvCache cache, KvCache::create(program.kv, options.kv_dtype, capacity_tokens, heads));
     try {
         auto impl = std::make_unique<Impl>(std::move(model), options, group, chunk, std::move(cache));
         return std::unique_ptr<Session>(new Session(std::move(impl)));
@@ -248,54 +245,24 @@ kv::Shard Session::shard() const {
             impl_->cache.first_head(0), impl_->cache.heads(0)};
 }
 
-// A head that several ranks have is handed over by the first of them.
-Result<kv::Part> Session::Impl::gather_part(std::uint32_t layer, const kv::Part& own, PartId id) const {
-    const Share share(group);
-    std::vector<Range> parts;  // [rank], KV heads
-    std::size_t n_heads = 0;
-    for (int rank = 0; rank < group.size(); ++rank) {
-        const Range heads = kv_heads_by_layer(model->program, share.of(static_cast<std::size_t>(rank)))[layer];
-        parts.push_back({std::max(heads.begin, n_heads), std::max(heads.end, n_heads)});
-        n_heads = parts.back().end;
-    }
-    const Range mine = parts[share.rank()];
-    const std::size_t row = kernels::dtype_bytes(cache.dtype(), cache.head_dim(layer, id));  // bytes
-    const std::size_t own_stride = cache.heads(layer) * row, whole_stride = n_heads * row;
-    const std::uint64_t n_tokens = own.values.shape[0];
-    kv::Part whole;
-    if (group.is_root()) whole = empty_part(n_tokens, n_heads, cache.head_dim(layer, id));
-    std::vector<std::byte> packed;
-    std::vector<std::size_t> sizes(parts.size());
-    const std::uint64_t block = std::max<std::uint64_t>(1, gather_bytes / whole_stride);
-    for (std::uint64_t first = 0; first < n_tokens; first += block) {
-        const std::uint64_t count = std::min(block, n_tokens - first);
-        for (std::size_t rank = 0; rank < parts.size(); ++rank) sizes[rank] = count * parts[rank].size() * row;
-        packed.resize(count * mine.size() * row);
-        for (std::uint64_t i = 0; i < count && mine.size() > 0; ++i) {
-            std::memcpy(&packed[i * mine.size() * row],
-                        &own.values.bytes[(first + i) * own_stride + (mine.begin - cache.first_head(layer)) * row],
-                        mine.size() * row);
-        }
-        HETERO_TRY(const std::span<const std::byte> all, group.gather(packed, sizes));
-        if (!group.is_root()) continue;
-        const std::byte* from = all.data();
-        for (const Range& heads : parts) {
-            for (std::uint64_t i = 0; i < count && heads.size() > 0; ++i, from += heads.size() * row) {
-                std::memcpy(&whole.values.bytes[(first + i) * whole_stride + heads.begin * row], from,
-                            heads.size() * row);
-            }
-        }
-    }
-    return whole;
-}
-
 Result<kv::Layer> Session::gather_layer(std::uint32_t layer) const {
     HETERO_TRY(kv::Layer own, export_layer(layer));
-    if (impl_->group.size() == 1) return own;
+    Communicator& group = impl_->group;
+    if (group.size() == 1) return own;
+    const KvCache& cache = impl_->cache;
     try {
+        std::vector<Range> kept;  // [rank]
+        for (int rank = 0; rank < group.size(); ++rank) {
+            const Share share = Share(group).of(static_cast<std::size_t>(rank));
+            kept.push_back(kv_heads_by_layer(impl_->model->program, share)[layer]);
+        }
         kv::Layer whole;
         for (const PartId id : {PartId::k, PartId::v}) {
-            HETERO_TRY(whole.part(id), impl_->gather_part(layer, own.part(id), id));
+            const kv::Tensor& values = own.part(id).values;
+            const std::uint32_t dim = cache.head_dim(layer, id);
+            if (group.is_root()) whole.part(id) = impl_->empty_part(values.shape[0], kept.back().end, dim);
+            HETERO_CHECK(gather_heads(group, kept, kernels::dtype_bytes(cache.dtype(), dim), values.shape[0],
+                                      values.bytes, whole.part(id).values.bytes));
             own.part(id) = {};
         }
         return whole;

@@ -48,13 +48,17 @@ Digest compat_hash(const Identity& identity) { return sha256(compat_text(identit
 
 std::string describe(const Scheme& scheme) {
     const quant::Codec* codec = quant::find_codec(scheme.codec);
+    const std::string kept = scheme.sinks == 0 && scheme.window == 0
+                                 ? std::string()
+                                 : fmt::format(" sinks={} window={}", scheme.sinks, scheme.window);
     if (codec == nullptr || !codec->has_scale())
-        return fmt::format("codec={} source_dtype={}", escape(scheme.codec), dtype_name(scheme.source_dtype));
+        return fmt::format("codec={} source_dtype={}", escape(scheme.codec), dtype_name(scheme.source_dtype)) + kept;
     const quant::Params& params = scheme.params;
     return fmt::format("codec={} axis={} group={} symmetric={:d} scale_dtype={}{} source_dtype={}",
                        escape(scheme.codec), quant::axis_name(params.axis), params.group, params.symmetric,
                        dtype_name(params.scale_dtype), params.hadamard ? " rotation=hadamard" : "",
-                       dtype_name(scheme.source_dtype));
+                       dtype_name(scheme.source_dtype)) +
+           kept;
 }
 
 std::string header_text(const Header& header) {

@@ -30,7 +30,13 @@ Shape shape_of(const Header& header, std::uint64_t n_tokens, PartId id, std::uin
     return {n_tokens, header.stored_heads(), header.identity.head_dim(id), first_token};
 }
 
-bool same_storage(const Scheme& a, const Scheme& b) { return a.codec == b.codec && a.params == b.params; }
+bool same_storage(const Scheme& a, const Scheme& b) {
+    return a.codec == b.codec && a.params == b.params && a.sinks == b.sinks && a.window == b.window;
+}
+
+bool keeps_rows(const Scheme& scheme) { return scheme.sinks != 0 || scheme.window != 0; }
+
+const Codec& float_codec(DType dtype) { return *quant::find_codec(kernels::dtype_info(dtype).name); }
 
 // `wanted` with the source_dtype it has after a conversion from `from`.
 Scheme scheme_after(const Scheme& from, Scheme wanted, const Codec& from_codec, const Codec& wanted_codec) {
@@ -73,6 +79,9 @@ public:
     // The part with another scheme. Tasks are token ranges; of several errors the first range's is returned.
     Result<Part> convert(const Header& header, const Part& from, const Scheme& scheme, std::uint64_t n_tokens,
                          PartId id, std::uint64_t first_token) {
+        if (keeps_rows(from.scheme) || keeps_rows(scheme)) {
+            return convert_whole(header, from, scheme, n_tokens, id, first_token);
+        }
         HETERO_TRY(const Codec* in, codec_of(from.scheme));
         HETERO_TRY(const Codec* out, codec_of(scheme, Errc::usage));
         HETERO_TRY(Part part, allocate_part(header, scheme, n_tokens, id));
@@ -110,6 +119,20 @@ public:
     }
 
 private:
+    // Where tokens are kept, groups of the two schemes do not begin at the same tokens.
+    Result<Part> convert_whole(const Header& header, const Part& from, const Scheme& scheme, std::uint64_t n_tokens,
+                               PartId id, std::uint64_t first_token) {
+        const auto start = std::chrono::steady_clock::now();
+        HETERO_TRY(const std::vector<float> values, decode_part(header, from, n_tokens, id, first_token));
+        HETERO_TRY(Part part, encode_part(header, scheme, n_tokens, id, values, first_token));
+        seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+        HETERO_TRY(const std::vector<float> back, decode_part(header, part, n_tokens, id, first_token));
+        double& largest = workers_.front().max_abs_error;
+        for (std::size_t i = 0; i < values.size(); ++i)
+            largest = std::max(largest, std::fabs(static_cast<double>(back[i]) - values[i]));
+        return part;
+    }
+
     static Status convert_range(const Codec& in, const Part& from, const Codec& out, Part& to, const Shape& whole,
                                 const Shape& range, Worker& worker) {
         const std::size_t n = range.elements();
@@ -153,7 +176,8 @@ private:
 };
 
 std::uint64_t stored_bytes(const Part& part) {
-    return part.values.bytes.size() + part.scale.bytes.size() + part.zero.bytes.size();
+    return part.values.bytes.size() + part.scale.bytes.size() + part.zero.bytes.size() + part.sink.bytes.size() +
+           part.tail.bytes.size();
 }
 
 // The output's header, or why the conversion is refused.
@@ -188,19 +212,26 @@ Result<Header> converted_header(const Header& in, const Scheme& k, const Scheme&
 Result<std::vector<float>> decode_part(const Header& header, const Part& part, std::uint64_t n_tokens, PartId id,
                                        std::uint64_t first_token) {
     HETERO_TRY(const Codec* codec, codec_of(part.scheme));
-    const Shape shape = shape_of(header, n_tokens, id, first_token);
-    if (part.values.bytes.size() != codec->bytes(part.scheme.params, shape).values) {  // before memory is taken
+    const KeptRows rows = kept_rows(part.scheme, n_tokens);
+    const Shape sinks = shape_of(header, rows.sinks, id, first_token),
+                middle = shape_of(header, rows.middle, id, first_token + rows.sinks),
+                tail = shape_of(header, rows.tail, id, first_token + rows.sinks + rows.middle);
+    if (part.values.bytes.size() != codec->bytes(part.scheme.params, middle).values) {  // before memory is taken
         return fail(Errc::bad_input, "{} bytes of values do not fit {} tokens of codec {}", part.values.bytes.size(),
-                    n_tokens, codec->name());
+                    rows.middle, codec->name());
     }
     std::vector<float> values;
     try {
-        values.resize(shape.elements());
+        values.resize(sinks.elements() + middle.elements() + tail.elements());
     } catch (const std::bad_alloc&) {
-        return fail(Errc::resource, "out of memory: {} values of a part", shape.elements());
+        return fail(Errc::resource, "out of memory: {} values of a part", middle.elements());
     }
-    HETERO_CHECK(
-        codec->decode(part.scheme.params, shape, part.values.bytes, part.scale.bytes, part.zero.bytes, values));
+    const std::span<float> all(values);
+    const Codec& kept = float_codec(part.scheme.source_dtype);
+    HETERO_CHECK(kept.decode({}, sinks, part.sink.bytes, {}, {}, all.first(sinks.elements())));
+    HETERO_CHECK(codec->decode(part.scheme.params, middle, part.values.bytes, part.scale.bytes, part.zero.bytes,
+                               all.subspan(sinks.elements(), middle.elements())));
+    HETERO_CHECK(kept.decode({}, tail, part.tail.bytes, {}, {}, all.last(tail.elements())));
     return values;
 }
 
@@ -208,8 +239,20 @@ Result<Part> encode_part(const Header& header, const Scheme& scheme, std::uint64
                          const std::vector<float>& values, std::uint64_t first_token) {
     HETERO_TRY(const Codec* codec, codec_of(scheme, Errc::usage));
     HETERO_TRY(Part part, allocate_part(header, scheme, n_tokens, id));
-    HETERO_CHECK(codec->encode_into(scheme.params, shape_of(header, n_tokens, id, first_token), values,
+    const KeptRows rows = kept_rows(scheme, n_tokens);
+    const Shape sinks = shape_of(header, rows.sinks, id, first_token),
+                middle = shape_of(header, rows.middle, id, first_token + rows.sinks),
+                tail = shape_of(header, rows.tail, id, first_token + rows.sinks + rows.middle);
+    if (values.size() != sinks.elements() + middle.elements() + tail.elements()) {
+        return fail(Errc::bad_input, "{} values for {} tokens of {} heads of {}", values.size(), n_tokens, middle.heads,
+                    middle.head_dim);
+    }
+    const std::span<const float> all(values);
+    const Codec& kept = float_codec(scheme.source_dtype);
+    HETERO_CHECK(kept.encode_into({}, sinks, all.first(sinks.elements()), {part.sink.bytes, {}, {}}));
+    HETERO_CHECK(codec->encode_into(scheme.params, middle, all.subspan(sinks.elements(), middle.elements()),
                                     {part.values.bytes, part.scale.bytes, part.zero.bytes}));
+    HETERO_CHECK(kept.encode_into({}, tail, all.last(tail.elements()), {part.tail.bytes, {}, {}}));
     return part;
 }
 

@@ -20,6 +20,12 @@ Result<DType> require_dtype(const h5::Node& node, const std::string& name) {
     return *dtype;
 }
 
+// Number of tokens that are kept; absent: none.
+Result<std::uint32_t> read_kept(const h5::Node& node, const std::string& name) {
+    HETERO_TRY(const std::optional<std::int64_t> tokens, node.get<std::int64_t>(name));
+    return tokens ? require_u32(node, name) : std::uint32_t{0};
+}
+
 // Whether heads are rotated; absent: no.
 Result<bool> read_rotation(const h5::Node& node, std::uint32_t head_dim) {
     HETERO_TRY(const std::optional<std::string> rotation, node.get<std::string>("rotation"));
@@ -82,6 +88,8 @@ Result<Scheme> read_scheme(const h5::Node& node, std::uint32_t head_dim) {
     if (codec == nullptr)
         return fail(Errc::bad_input, "{}: scheme \"{}\" is not known; there are {}", node.path(), scheme.codec,
                     quant::codec_names());
+    HETERO_TRY(scheme.sinks, read_kept(node, "sinks"));
+    HETERO_TRY(scheme.window, read_kept(node, "window"));
     if (!codec->has_scale()) return scheme;
     HETERO_TRY(const std::string axis, require<std::string>(node, "axis"));
     const auto known = quant::axis_from_name(axis);

@@ -22,15 +22,22 @@ std::string sequence_name(std::size_t index) { return fmt::format("{:04}", index
 std::string layer_name(std::size_t index) { return fmt::format("{:03}", index); }
 
 const char* column_name(LayerKind kind, Column column) noexcept {
-    static constexpr std::array<const char*, n_columns> heads = {"k", "v", "k_scale", "v_scale", "k_zero", "v_zero"};
-    static constexpr std::array<const char*, n_columns> latent = {"latent",       "k_rope",      "latent_scale",
-                                                                  "k_rope_scale", "latent_zero", "k_rope_zero"};
+    static constexpr std::array<const char*, max_columns> heads = {"k",      "v",      "k_scale", "v_scale", "k_zero",
+                                                                   "v_zero", "k_sink", "v_sink",  "k_tail",  "v_tail"};
+    static constexpr std::array<const char*, max_columns> latent = {
+        "latent",      "k_rope",      "latent_scale", "k_rope_scale", "latent_zero",
+        "k_rope_zero", "latent_sink", "k_rope_sink",  "latent_tail",  "k_rope_tail"};
     return (kind == LayerKind::mla ? latent : heads).at(static_cast<std::size_t>(column));
 }
 
 std::vector<std::uint64_t> file_shape(LayerKind kind, std::vector<std::uint64_t> shape) {
     if (kind == LayerKind::mla && shape.size() == 3) shape.erase(shape.begin() + 1);
     return shape;
+}
+
+std::string_view columns_text(const Header& header) noexcept {
+    static constexpr std::string_view all = "k,v,k_scale,v_scale,k_zero,v_zero,k_sink,v_sink,k_tail,v_tail";
+    return header.keeps_rows() ? all : all.substr(0, all.find(",k_sink"));
 }
 
 std::uint64_t layer_chunks(const Header& header, std::size_t sequence, std::size_t layer) {
@@ -40,8 +47,10 @@ std::uint64_t layer_chunks(const Header& header, std::size_t sequence, std::size
 std::uint64_t column_chunks(const Header& header, std::size_t sequence, std::size_t layer, Column column) {
     const Scheme& scheme = header.scheme(layer, part_of(column));
     const quant::Codec* codec = quant::find_codec(scheme.codec);
+    const KeptRows rows = kept_rows(scheme, header.stored_tokens(sequence, layer));
+    if (column >= Column::k_sink) return (column < Column::k_tail ? rows.sinks : rows.tail) == 0 ? 0 : 1;
     const bool shared = column >= Column::k_scale && codec != nullptr && codec->token_step(scheme.params) == 0;
-    return std::min<std::uint64_t>(layer_chunks(header, sequence, layer), shared ? 1 : UINT64_MAX);
+    return std::min<std::uint64_t>(chunk_count(rows.middle, header.tokens_per_chunk), shared ? 1 : UINT64_MAX);
 }
 
 std::uint64_t table_chunks(const Header& header, std::size_t sequence) {

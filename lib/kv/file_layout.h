@@ -15,18 +15,23 @@ namespace hetero::kv::layout {
 
 inline constexpr std::string_view format_name = "hetero-kv";
 inline constexpr std::int64_t schema_major = 1;
-// Of version 1.1 is what 1.0 cannot say: kinds of layers other than gqa, and shards. All else is written as 1.0.
+// Of version 1.1 is what 1.0 cannot say: kinds of layers other than gqa, shards, tokens kept as they were. All else is
+// written as 1.0.
 [[nodiscard]] inline std::int64_t schema_minor_of(const Header& header) noexcept {
-    return header.all_gqa() && !header.is_shard() ? 0 : 1;
+    return header.all_gqa() && !header.is_shard() && !header.keeps_rows() ? 0 : 1;
 }
 inline constexpr std::string_view state_partial = "partial", state_complete = "complete";
 inline constexpr std::string_view rope_convention = "half-split";
 inline constexpr std::string_view array_layout = "token,kv_head,head_dim";
 
 // The arrays of a layer, in the order of the columns of a checksum table.
-enum class Column : std::uint8_t { k, v, k_scale, v_scale, k_zero, v_zero, count_ };
-inline constexpr std::string_view columns_text = "k,v,k_scale,v_scale,k_zero,v_zero";
-inline constexpr auto n_columns = static_cast<std::size_t>(Column::count_);
+enum class Column : std::uint8_t { k, v, k_scale, v_scale, k_zero, v_zero, k_sink, v_sink, k_tail, v_tail, count_ };
+inline constexpr auto max_columns = static_cast<std::size_t>(Column::count_);
+// Those of sinks and tails are there only where some scheme has them.
+[[nodiscard]] inline std::size_t column_count(const Header& header) noexcept {
+    return header.keeps_rows() ? max_columns : static_cast<std::size_t>(Column::k_sink);
+}
+[[nodiscard]] std::string_view columns_text(const Header& header) noexcept;
 [[nodiscard]] constexpr PartId part_of(Column column) noexcept {
     return static_cast<int>(column) % 2 == 0 ? PartId::k : PartId::v;
 }
@@ -35,15 +40,21 @@ inline constexpr auto n_columns = static_cast<std::size_t>(Column::count_);
 // The dataset's shape: mla layers leave out the head.
 [[nodiscard]] std::vector<std::uint64_t> file_shape(LayerKind kind, std::vector<std::uint64_t> shape);
 
+// The member of a Part, or of its checksums, that a column holds.
+template <class PartType>
+auto& member_of(PartType& part, Column column) {
+    if (column < Column::k_scale) return part.values;
+    if (column < Column::k_zero) return part.scale;
+    if (column < Column::k_sink) return part.zero;
+    return column < Column::k_tail ? part.sink : part.tail;
+}
 template <class LayerType>
 auto& tensor_of(LayerType& layer, Column column) {
-    auto& part = layer.part(part_of(column));
-    return column < Column::k_scale ? part.values : column < Column::k_zero ? part.scale : part.zero;
+    return member_of(layer.part(part_of(column)), column);
 }
 template <class Checksums>
 auto& crcs_of(Checksums& layer, Column column) {
-    auto& part = part_of(column) == PartId::k ? layer.k : layer.v;
-    return column < Column::k_scale ? part.values : column < Column::k_zero ? part.scale : part.zero;
+    return member_of(part_of(column) == PartId::k ? layer.k : layer.v, column);
 }
 
 [[nodiscard]] std::string sequence_name(std::size_t index);  // "0000"

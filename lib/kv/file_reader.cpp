@@ -228,10 +228,11 @@ private:
     Status read_integrity(const h5::Node& root) {
         HETERO_TRY(const h5::Node group, root.open_group("integrity"));
         HETERO_CHECK(require_text(group, "algorithm", "crc32c"));
-        HETERO_CHECK(require_text(group, "columns", columns_text));
+        HETERO_CHECK(require_text(group, "columns", columns_text(header_)));
         const std::uint32_t n_layers = header_.identity.n_layers;
         for (std::size_t s = 0; s < header_.sequences.size(); ++s) {
             const std::uint64_t chunks = table_chunks(header_, s);
+            const std::size_t n_columns = column_count(header_);
             HETERO_TRY(
                 const std::vector<std::uint32_t> table,
                 read_array<std::uint32_t>(group, sequence_name(s), h5::Element::u32, {n_layers, n_columns, chunks}));
@@ -261,6 +262,7 @@ private:
     [[nodiscard]] bool has_column(std::uint32_t layer, Column column) const {
         if (column < Column::k_scale) return true;
         const Scheme& scheme = scheme_of(layer, column);
+        if (column >= Column::k_sink) return (column < Column::k_tail ? scheme.sinks : scheme.window) != 0;
         return quant::find_codec(scheme.codec)->has_scale() && (column < Column::k_zero || !scheme.params.symmetric);
     }
 
@@ -281,7 +283,7 @@ private:
         HETERO_CHECK(require_equal(group, "first_token", static_cast<std::int64_t>(header_.first_token(s, index))));
 
         Layer layer;
-        for (std::size_t c = 0; c < n_columns; ++c) {
+        for (std::size_t c = 0; c < column_count(header_); ++c) {
             const auto column = static_cast<Column>(c);
             if (has_column(index, column)) HETERO_CHECK(read_tensor(group, s, index, column, layer));
         }
@@ -304,8 +306,11 @@ private:
         }
         // Compared before memory is taken.
         const std::uint64_t n_tokens = header_.stored_tokens(s, index);
-        auto shape = column < Column::k_scale ? values_shape(header_, scheme, n_tokens, id)
-                                              : scale_shape(header_, scheme, n_tokens, id);
+        const KeptRows rows = kept_rows(scheme, n_tokens);
+        auto shape = column < Column::k_scale  ? values_shape(header_, scheme, n_tokens, id)
+                     : column < Column::k_sink ? scale_shape(header_, scheme, n_tokens, id)
+                     : column < Column::k_tail ? kept_shape(header_, scheme.sinks, rows.sinks, id)
+                                               : kept_shape(header_, scheme.window, rows.tail, id);
         const auto expected = file_shape(kind, shape);
         const std::optional<DType> dtype = dtype_of(node.extent().element);
         if (!dtype || node.extent().shape != expected)
@@ -320,23 +325,32 @@ private:
         return node.read(tensor.bytes);
     }
 
+    // For messages: the tokens of a chunk, the first and one past the last.
+    [[nodiscard]] std::pair<std::uint64_t, std::uint64_t> tokens_of_chunk(std::size_t s, std::uint32_t layer,
+                                                                          Column column, std::uint64_t chunk) const {
+        const std::uint64_t first = header_.first_token(s, layer), end = header_.sequences[s].tokens.size();
+        const KeptRows rows = kept_rows(scheme_of(layer, column), header_.stored_tokens(s, layer));
+        if (column >= Column::k_tail) return {end - rows.tail, end};
+        if (column >= Column::k_sink) return {first, first + rows.sinks};
+        const std::uint64_t begin = first + rows.sinks + chunk * header_.tokens_per_chunk;
+        return {begin, std::min(begin + header_.tokens_per_chunk, end - rows.tail)};
+    }
+
     Status check_crcs(std::size_t s, std::uint32_t index, const Layer& layer, const std::string& path) const {
         const LayerChecksums found = checksum_layer(header_, layer);
         const LayerChecksums& expected = tables_[s][index];
-        for (std::size_t c = 0; c < n_columns; ++c) {
+        for (std::size_t c = 0; c < column_count(header_); ++c) {
             const auto& want = crcs_of(expected, static_cast<Column>(c));
             const auto& got = crcs_of(found, static_cast<Column>(c));
             const auto [w, g] = std::mismatch(want.begin(), want.end(), got.begin(), got.end());
             if (w == want.end() && g == got.end()) continue;
             const auto chunk = static_cast<std::uint64_t>(w - want.begin());
-            const std::uint64_t n_tokens = header_.sequences[s].tokens.size();
-            const std::uint64_t first = header_.first_token(s, index) + chunk * header_.tokens_per_chunk;
+            const auto [first, end] = tokens_of_chunk(s, index, static_cast<Column>(c), chunk);
             return fail(Errc::bad_input,
                         "{}/{} is damaged: sequence {}, layer {}, chunk {} (tokens {} to {}): CRC-32C expected {}, "
                         "found {}",
                         path, column_name(header_.layer_shape(index).kind, static_cast<Column>(c)),
-                        header_.sequences[s].id, index, chunk, first,
-                        std::min(first + header_.tokens_per_chunk, n_tokens) - 1, w == want.end() ? "none" : hex32(*w),
+                        header_.sequences[s].id, index, chunk, first, end - 1, w == want.end() ? "none" : hex32(*w),
                         g == got.end() ? "none" : hex32(*g));
         }
         return {};

@@ -70,6 +70,8 @@ std::vector<Attribute> scheme_attributes(const Scheme& scheme, DType value_dtype
         {"source_dtype", text(kernels::dtype_info(scheme.source_dtype).name)},
     };
     const quant::Codec& codec = *quant::find_codec(scheme.codec);
+    if (scheme.sinks != 0) attributes.push_back({"sinks", integer(scheme.sinks)});
+    if (scheme.window != 0) attributes.push_back({"window", integer(scheme.window)});
     if (!codec.has_scale()) {
         attributes.push_back({"formula", text(codec.quantized() ? "see hetero-quant(7)" : "x = value")});
         return attributes;
@@ -199,7 +201,7 @@ private:
         HETERO_CHECK(set_all(group, {{"kind", text(kind_name(shape.kind))},
                                      {"window", integer(shape.window)},
                                      {"first_token", integer(header_.first_token(sequence, index))}}));
-        for (std::size_t c = 0; c < n_columns; ++c) {
+        for (std::size_t c = 0; c < column_count(header_); ++c) {
             const auto column = static_cast<Column>(c);
             const Tensor& tensor = tensor_of(layer, column);
             if (tensor.empty()) continue;
@@ -226,6 +228,7 @@ private:
     Status write_table(std::size_t sequence) {
         const std::size_t n_layers = header_.identity.n_layers;
         const std::size_t chunks = table_chunks(header_, sequence);
+        const std::size_t n_columns = column_count(header_);
         std::vector<std::uint32_t> table(n_layers * n_columns * chunks);
         for (std::size_t layer = 0; layer < n_layers; ++layer) {
             for (std::size_t c = 0; c < n_columns; ++c) {
@@ -243,7 +246,7 @@ private:
         const std::size_t expected = header_.sequences.size() * header_.identity.n_layers;
         if (next_ != expected) return fail(Errc::internal, "commit() after {} of {} layers", next_, expected);
         HETERO_CHECK(set_all(*integrity_, {{"algorithm", text("crc32c")},
-                                           {"columns", text(columns_text)},
+                                           {"columns", text(columns_text(header_))},
                                            {"root", to_hex(root_digest(header_, tables_))}}));
         integrity_.reset();
         {

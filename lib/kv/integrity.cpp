@@ -30,7 +30,8 @@ PartChecksums checksum_part(const Header& header, const Part& part) {
                         step = codec == nullptr ? 1 : codec->token_step(part.scheme.params);
     const std::uint64_t scale_rows = step == 0 ? tokens : tokens / step;  // one row, of all tokens, is in chunk 0
     return {checksum_rows(part.values, tokens), checksum_rows(part.scale, scale_rows),
-            checksum_rows(part.zero, scale_rows)};
+            checksum_rows(part.zero, scale_rows), checksum_rows(part.sink, UINT64_MAX),
+            checksum_rows(part.tail, UINT64_MAX)};
 }
 
 void hash_crcs(Sha256& hash, const std::vector<std::uint32_t>& crcs) {
@@ -74,6 +75,9 @@ Digest root_digest(const Header& header, const std::vector<std::vector<LayerChec
                 hash_crcs(hash, part->values);
                 hash_crcs(hash, part->scale);
                 hash_crcs(hash, part->zero);
+                if (!header.keeps_rows()) continue;
+                hash_crcs(hash, part->sink);
+                hash_crcs(hash, part->tail);
             }
         }
     }

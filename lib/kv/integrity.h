@@ -12,6 +12,7 @@ namespace hetero::kv {
 // (where present).
 struct PartChecksums {
     std::vector<std::uint32_t> values, scale, zero;
+    std::vector<std::uint32_t> sink, tail;  // one each, where there are such tokens
     friend bool operator==(const PartChecksums&, const PartChecksums&) = default;
 };
 struct LayerChecksums {

@@ -22,7 +22,7 @@ std::string text(HeadRange heads) {
 }
 std::string text(const Shard& shard) { return fmt::format("shard {} of {}", shard.tp_rank, shard.tp_size); }
 
-constexpr Tensor Part::*arrays[] = {&Part::values, &Part::scale, &Part::zero};
+constexpr Tensor Part::*arrays[] = {&Part::values, &Part::scale, &Part::zero, &Part::sink, &Part::tail};
 
 // Bytes of one head in one row of an array [row][head][...].
 std::size_t head_bytes(const Tensor& tensor) {
@@ -54,13 +54,16 @@ private:
     void slice(Tensor& tensor) const {
         const HeadRange have = heads_of(inner_->header()), want = heads_of(header_);
         if (tensor.empty() || have.count == want.count) return;
-        const std::size_t one = head_bytes(tensor), from = have.count * one, to = want.count * one;
+        if (tensor.shape[1] != have.count) return;  // a scale that all heads share
+        tensor.shape[1] = want.count;
+        if (tensor.bytes.empty()) return;
+        const std::size_t one = tensor.bytes.size() / (static_cast<std::size_t>(tensor.shape[0]) * have.count),
+                          from = have.count * one, to = want.count * one;
         std::vector<std::byte> bytes(static_cast<std::size_t>(tensor.shape[0]) * to);
         const std::byte* source = tensor.bytes.data() + (want.first - have.first) * one;
         for (std::size_t row = 0; row < tensor.shape[0]; ++row)
             std::memcpy(bytes.data() + row * to, source + row * from, to);
         tensor.bytes = std::move(bytes);
-        tensor.shape[1] = want.count;
     }
 
     std::unique_ptr<Source> inner_;
@@ -202,7 +205,7 @@ private:
             for (const auto array : arrays) {
                 const Tensor& from = value.part(id).*array;
                 Tensor& to = merged.part(id).*array;
-                if (from.empty()) continue;
+                if (from.empty() || from.bytes.empty()) continue;
                 const std::size_t one = head_bytes(from);
                 for (std::uint32_t head = own.first; head < own.end();) {
                     std::uint32_t end = head + 1;  // of a run of heads with one owner

@@ -21,6 +21,7 @@ constexpr std::uint32_t max_vocab = 1U << 28;
 constexpr std::uint32_t max_context = 1U << 30;
 constexpr std::uint32_t max_ranks = 1U << 16;
 constexpr std::size_t max_sequences = 1U << 20;
+constexpr std::uint32_t max_kept = 4096;          // tokens; they are one chunk
 constexpr std::size_t max_name_bytes = 4096;      // arch, model_id, sequence ids
 constexpr std::size_t max_text_bytes = 1U << 16;  // rope_scaling, provenance fields
 
@@ -102,6 +103,13 @@ Status check_scheme(const Header& header, const Scheme& scheme, PartId part) {
     if (scheme.source_dtype != DType::f32 && scheme.source_dtype != DType::f16 && scheme.source_dtype != DType::bf16)
         return fail(Errc::bad_input, "source dtype {}; f32, f16 or bf16 is expected",
                     kernels::dtype_info(scheme.source_dtype).name);
+    if (header.is_shard() && codec->has_scale() && scheme.params.axis == quant::Axis::tensor)
+        return fail(Errc::bad_input, "a scale that all heads share, in a shard that has some of them");
+    if (scheme.sinks > max_kept || scheme.window > max_kept)
+        return fail(Errc::bad_input, "{} sinks and a window of {}; at most {} tokens are kept", scheme.sinks,
+                    scheme.window, max_kept);
+    if (!codec->quantized() && (scheme.sinks != 0 || scheme.window != 0))
+        return fail(Errc::bad_input, "sinks or a window of {}, which keeps all tokens as they are", scheme.codec);
     if (!codec->quantized() && scheme.source_dtype != codec->value_dtype(scheme.params))
         return fail(Errc::bad_input, "source dtype {} of values stored as {}",
                     kernels::dtype_info(scheme.source_dtype).name, scheme.codec);
@@ -238,16 +246,30 @@ std::vector<std::uint64_t> values_shape(const Header& header, const Scheme& sche
                                         PartId part) {
     const quant::Codec* codec = quant::find_codec(scheme.codec);
     const std::uint32_t dim = header.identity.head_dim(part);
-    return {n_tokens, header.stored_heads(), codec == nullptr ? dim : codec->row_elements(scheme.params, dim)};
+    return {kept_rows(scheme, n_tokens).middle, header.stored_heads(),
+            codec == nullptr ? dim : codec->row_elements(scheme.params, dim)};
 }
 
 std::vector<std::uint64_t> scale_shape(const Header& header, const Scheme& scheme, std::uint64_t n_tokens,
                                        PartId part) {
     const quant::Codec* codec = quant::find_codec(scheme.codec);
     if (codec == nullptr || !codec->has_scale()) return {};
-    const auto extents =
-        codec->scale_shape(scheme.params, {n_tokens, header.stored_heads(), header.identity.head_dim(part)});
+    const auto extents = codec->scale_shape(
+        scheme.params, {kept_rows(scheme, n_tokens).middle, header.stored_heads(), header.identity.head_dim(part)});
     return {extents.begin(), extents.end()};
+}
+
+KeptRows kept_rows(const Scheme& scheme, std::uint64_t n_tokens) noexcept {
+    KeptRows rows;
+    rows.sinks = std::min<std::uint64_t>(scheme.sinks, n_tokens);
+    rows.tail = std::min<std::uint64_t>(scheme.window, n_tokens - rows.sinks);
+    rows.middle = n_tokens - rows.sinks - rows.tail;
+    return rows;
+}
+
+std::vector<std::uint64_t> kept_shape(const Header& header, std::uint32_t kept, std::uint64_t rows, PartId part) {
+    if (kept == 0) return {};
+    return {rows, header.stored_heads(), header.identity.head_dim(part)};
 }
 
 std::uint64_t part_bytes(const Header& header, const Scheme& scheme, std::uint64_t n_tokens, PartId part) {
@@ -257,7 +279,11 @@ std::uint64_t part_bytes(const Header& header, const Scheme& scheme, std::uint64
         kernels::dtype_bytes(codec->value_dtype(scheme.params), product(values_shape(header, scheme, n_tokens, part)));
     const std::uint64_t scale =
         kernels::dtype_bytes(scheme.params.scale_dtype, product(scale_shape(header, scheme, n_tokens, part)));
-    return values + (scheme.params.symmetric ? scale : 2 * scale);
+    const KeptRows rows = kept_rows(scheme, n_tokens);
+    const std::uint64_t kept =
+        kernels::dtype_bytes(scheme.source_dtype, product(kept_shape(header, scheme.sinks, rows.sinks, part)) +
+                                                      product(kept_shape(header, scheme.window, rows.tail, part)));
+    return values + (scheme.params.symmetric ? scale : 2 * scale) + kept;
 }
 
 Result<Part> allocate_part(const Header& header, const Scheme& scheme, std::uint64_t n_tokens, PartId part) {
@@ -277,6 +303,9 @@ Result<Part> allocate_part(const Header& header, const Scheme& scheme, std::uint
         out.values = make(codec->value_dtype(scheme.params), values_shape(header, scheme, n_tokens, part));
         out.scale = make(scheme.params.scale_dtype, scales);
         if (!scheme.params.symmetric) out.zero = make(scheme.params.scale_dtype, scales);
+        const KeptRows rows = kept_rows(scheme, n_tokens);
+        out.sink = make(scheme.source_dtype, kept_shape(header, scheme.sinks, rows.sinks, part));
+        out.tail = make(scheme.source_dtype, kept_shape(header, scheme.window, rows.tail, part));
     } catch (const std::exception& e) {  // bad_alloc, length_error
         return fail(Errc::resource, "no memory for {} of {} tokens, {} bytes", part_name(part), n_tokens,
                     part_bytes(header, scheme, n_tokens, part));
@@ -287,6 +316,12 @@ Result<Part> allocate_part(const Header& header, const Scheme& scheme, std::uint
 bool Header::all_gqa() const noexcept {
     return std::all_of(layer_shapes.begin(), layer_shapes.end(),
                        [](const LayerShape& shape) { return shape == LayerShape{}; });
+}
+
+bool Header::keeps_rows() const noexcept {
+    const auto keeps = [](const Scheme& scheme) { return scheme.sinks != 0 || scheme.window != 0; };
+    return std::any_of(k_schemes.begin(), k_schemes.end(), keeps) ||
+           std::any_of(v_schemes.begin(), v_schemes.end(), keeps);
 }
 
 std::uint64_t Header::payload_bytes() const {
@@ -351,8 +386,12 @@ Status check_layer(const Header& header, std::size_t sequence, std::size_t layer
         HETERO_CHECK(check_tensor("values", part.values, codec->value_dtype(scheme.params),
                                   values_shape(header, scheme, n_tokens, id)));
         HETERO_CHECK(check_tensor("scale", part.scale, scheme.params.scale_dtype, scales));
-        return check_tensor("zero", part.zero, scheme.params.scale_dtype,
-                            scheme.params.symmetric ? std::vector<std::uint64_t>{} : scales);
+        HETERO_CHECK(check_tensor("zero", part.zero, scheme.params.scale_dtype,
+                                  scheme.params.symmetric ? std::vector<std::uint64_t>{} : scales));
+        const KeptRows rows = kept_rows(scheme, n_tokens);
+        HETERO_CHECK(
+            check_tensor("sink", part.sink, scheme.source_dtype, kept_shape(header, scheme.sinks, rows.sinks, id)));
+        return check_tensor("tail", part.tail, scheme.source_dtype, kept_shape(header, scheme.window, rows.tail, id));
     };
     for (const PartId id : {PartId::k, PartId::v}) {
         if (auto status = check_part(id); !status)

@@ -70,8 +70,17 @@ struct Scheme {
     std::string codec = "f16";        // name in the codec registry (quant/codec.h): "f16", "int8", ...
     quant::Params params;             // of quantized codecs; default-constructed for others
     DType source_dtype = DType::f16;  // what was quantized; equals the value dtype for unquantized codecs
+    // Of quantized codecs: the first and the last stored tokens that are kept as they were, in source_dtype. Groups
+    // count from the first token after the sinks.
+    std::uint32_t sinks = 0, window = 0;
     friend bool operator==(const Scheme&, const Scheme&) = default;
 };
+
+// How the stored tokens of a part divide.
+struct KeptRows {
+    std::uint64_t sinks = 0, middle = 0, tail = 0;
+};
+[[nodiscard]] KeptRows kept_rows(const Scheme& scheme, std::uint64_t n_tokens) noexcept;
 
 // A typed array, row-major. The bytes are little-endian.
 struct Tensor {
@@ -85,10 +94,10 @@ struct Tensor {
 // K or V of one layer and sequence.
 struct Part {
     Scheme scheme;
-    Tensor values;  // [stored token][stored kv_head][head_dim, or the bytes that its packed codes take]
-    Tensor
-        scale;    // of codecs that have one: Codec::scale_shape, groups counted from the first stored token; else empty
-    Tensor zero;  // asymmetric: as scale; else empty
+    Tensor values;      // [token][stored kv_head][head_dim, or bytes of packed codes], of the tokens that are not kept
+    Tensor scale;       // of codecs that have one: Codec::scale_shape, groups counted from the first of these tokens
+    Tensor zero;        // asymmetric: as scale
+    Tensor sink, tail;  // [token][stored kv_head][head_dim] of source_dtype: kept as they were; empty where none are
 };
 
 struct LayerShape {
@@ -161,6 +170,7 @@ struct Header {
         return shard.head_count == 0 ? identity.n_kv_heads : shard.head_count;
     }
     [[nodiscard]] bool is_shard() const noexcept { return shard.tp_size > 1; }
+    [[nodiscard]] bool keeps_rows() const noexcept;  // some scheme has sinks or a window
     [[nodiscard]] bool all_gqa() const noexcept;
     // Rows of the layer's arrays, and the token of the first of them.
     [[nodiscard]] std::uint64_t stored_tokens(std::size_t sequence, std::size_t layer) const {
@@ -181,7 +191,10 @@ struct Header {
                                                       std::uint64_t n_tokens, PartId part);
 [[nodiscard]] std::vector<std::uint64_t> scale_shape(const Header& header, const Scheme& scheme, std::uint64_t n_tokens,
                                                      PartId part);
-// Values, scales and zeros of a part in bytes. 0 where the codec is not known.
+// Of sink or tail, which has `rows` tokens; {} where the scheme keeps none (`kept` is 0).
+[[nodiscard]] std::vector<std::uint64_t> kept_shape(const Header& header, std::uint32_t kept, std::uint64_t rows,
+                                                    PartId part);
+// Values, scales, zeros and kept tokens of a part in bytes. 0 where the codec is not known.
 [[nodiscard]] std::uint64_t part_bytes(const Header& header, const Scheme& scheme, std::uint64_t n_tokens, PartId part);
 // A part of these shapes, zeroed. The codec refuses the scheme: its error; no memory: resource.
 Result<Part> allocate_part(const Header& header, const Scheme& scheme, std::uint64_t n_tokens, PartId part);

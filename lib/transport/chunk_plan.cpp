@@ -6,27 +6,42 @@
 namespace hetero::transport {
 namespace {
 
-quant::EncodedBytes bytes_of(const kv::Header& header, std::size_t layer, kv::PartId part, std::uint64_t tokens) {
+// Of the first `rows` of the tokens that are not kept.
+quant::EncodedBytes bytes_of(const kv::Header& header, std::size_t layer, kv::PartId part, std::uint64_t rows) {
     const kv::Scheme& scheme = header.scheme(layer, part);
     const quant::Codec* codec = quant::find_codec(scheme.codec);  // known: check_header
-    return codec->bytes(scheme.params, {tokens, header.stored_heads(), header.identity.head_dim(part)});
+    return codec->bytes(scheme.params, {rows, header.stored_heads(), header.identity.head_dim(part)});
+}
+
+kv::KeptRows rows_of(const kv::Header& header, std::size_t sequence, std::size_t layer, kv::PartId part) {
+    return kv::kept_rows(header.scheme(layer, part), header.stored_tokens(sequence, layer));
 }
 
 std::uint64_t pick(const quant::EncodedBytes& bytes, Array array) {
     return array == Array::values ? bytes.values : array == Array::scale ? bytes.scale : bytes.zero;
 }
 
+template <class PartType>
+auto& member_of(PartType& part, Array array) noexcept {
+    switch (array) {
+        case Array::scale:
+            return part.scale;
+        case Array::zero:
+            return part.zero;
+        case Array::sink:
+            return part.sink;
+        case Array::tail:
+            return part.tail;
+        default:
+            return part.values;
+    }
+}
+
 }  // namespace
 
-kv::Tensor& array_of(kv::Part& part, Array array) noexcept {
-    return array == Array::values ? part.values : array == Array::scale ? part.scale : part.zero;
-}
-const kv::Tensor& array_of(const kv::Part& part, Array array) noexcept {
-    return array == Array::values ? part.values : array == Array::scale ? part.scale : part.zero;
-}
-std::vector<std::uint32_t>& array_of(kv::PartChecksums& part, Array array) noexcept {
-    return array == Array::values ? part.values : array == Array::scale ? part.scale : part.zero;
-}
+kv::Tensor& array_of(kv::Part& part, Array array) noexcept { return member_of(part, array); }
+const kv::Tensor& array_of(const kv::Part& part, Array array) noexcept { return member_of(part, array); }
+std::vector<std::uint32_t>& array_of(kv::PartChecksums& part, Array array) noexcept { return member_of(part, array); }
 
 FrameHeader ChunkPlace::frame() const noexcept {
     FrameHeader header;
@@ -50,17 +65,36 @@ bool ChunkPlace::matches(const FrameHeader& header) const noexcept {
 ChunkWalk::ChunkWalk(const kv::Header& header) : header_(&header) { settle(); }
 
 std::uint64_t ChunkWalk::chunks() const noexcept {
-    const std::uint64_t tokens = header_->stored_tokens(place_.sequence, place_.layer);
-    return (tokens + header_->tokens_per_chunk - 1) / header_->tokens_per_chunk;
+    const kv::KeptRows rows = rows_of(*header_, place_.sequence, place_.layer, place_.part);
+    const std::uint64_t chunks = (rows.middle + header_->tokens_per_chunk - 1) / header_->tokens_per_chunk;
+    return std::max<std::uint64_t>(chunks, rows.sinks + rows.tail != 0 ? 1 : 0);
 }
 
 void ChunkWalk::next_array() noexcept {
-    if (place_.array != Array::zero) {
+    if (place_.array != Array::tail) {
         place_.array = static_cast<Array>(static_cast<int>(place_.array) + 1);
     } else {
         place_.array = Array::values;
         ++place_.chunk;
     }
+}
+
+// Offset and length of the place; length 0 where it has none.
+void ChunkWalk::find_bytes() {
+    const kv::KeptRows rows = rows_of(*header_, place_.sequence, place_.layer, place_.part);
+    if (place_.array >= Array::sink) {  // all of them go with chunk 0
+        const std::uint64_t kept = place_.array == Array::sink ? rows.sinks : rows.tail;
+        const kv::DType dtype = header_->scheme(place_.layer, place_.part).source_dtype;
+        const std::uint64_t row = std::uint64_t{header_->stored_heads()} * header_->identity.head_dim(place_.part);
+        place_.offset = 0;
+        place_.length = place_.chunk == 0 ? kernels::dtype_bytes(dtype, kept * row) : 0;
+        return;
+    }
+    const std::uint64_t first = std::min(rows.middle, std::uint64_t{place_.chunk} * header_->tokens_per_chunk);
+    const std::uint64_t end = std::min<std::uint64_t>(rows.middle, first + header_->tokens_per_chunk);
+    // Chunks start at multiples of the groups of tokens, so that the bytes before one are those of its tokens.
+    place_.offset = pick(bytes_of(*header_, place_.layer, place_.part, first), place_.array);
+    place_.length = pick(bytes_of(*header_, place_.layer, place_.part, end), place_.array) - place_.offset;
 }
 
 void ChunkWalk::settle() {
@@ -71,12 +105,7 @@ void ChunkWalk::settle() {
             return;
         }
         if (place_.chunk < chunks()) {
-            const std::uint64_t tokens = header_->stored_tokens(place_.sequence, place_.layer);
-            const std::uint64_t first = std::uint64_t{place_.chunk} * header_->tokens_per_chunk;
-            const std::uint64_t end = std::min<std::uint64_t>(tokens, first + header_->tokens_per_chunk);
-            // Chunks start at multiples of the channel groups, so that the bytes before one are those of its tokens.
-            place_.offset = pick(bytes_of(*header_, place_.layer, place_.part, first), place_.array);
-            place_.length = pick(bytes_of(*header_, place_.layer, place_.part, end), place_.array) - place_.offset;
+            find_bytes();
             place_.layer_index = std::uint64_t{place_.sequence} * n_layers + place_.layer;
             place_.slot = static_cast<std::uint32_t>(next_slot_ % wire_slots);
             if (place_.length > 0) return;
@@ -109,8 +138,8 @@ std::uint64_t total_layers(const kv::Header& header) noexcept {
 
 std::uint64_t layer_bytes(const kv::Header& header, std::size_t sequence, std::size_t layer) {
     const std::uint64_t tokens = header.stored_tokens(sequence, layer);
-    return bytes_of(header, layer, kv::PartId::k, tokens).total() +
-           bytes_of(header, layer, kv::PartId::v, tokens).total();
+    return kv::part_bytes(header, header.scheme(layer, kv::PartId::k), tokens, kv::PartId::k) +
+           kv::part_bytes(header, header.scheme(layer, kv::PartId::v), tokens, kv::PartId::v);
 }
 
 Result<std::shared_ptr<kv::Layer>> allocate_layer(const kv::Header& header, std::size_t sequence, std::size_t layer) {

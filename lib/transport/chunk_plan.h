@@ -1,6 +1,6 @@
 // In which order the bytes of a state travel: sequences, layers, K then V, chunks; of each chunk the values, then the
-// scales, then the zeros. Chunks count the tokens that the layer stores. Each piece has one CRC-32C, the same that
-// kv/integrity.h keeps.
+// scales, then the zeros; with the first one the tokens that are kept as they were. Chunks count the tokens that the
+// layer stores. Each piece has one CRC-32C, the same that kv/integrity.h keeps.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -43,6 +43,7 @@ public:
 
 private:
     void next_array() noexcept;
+    void find_bytes();
     void settle();  // moves on until the place has bytes
     [[nodiscard]] std::uint64_t chunks() const noexcept;
     const kv::Header* header_;

@@ -153,7 +153,7 @@ Result<FrameHeader> decode_frame(std::span<const std::byte, frame_header_bytes> 
         return fail(Errc::peer, "unknown frame kind {}", kind);
     const auto part = load_le<std::uint8_t>(p + at_part);
     const auto array = load_le<std::uint8_t>(p + at_array);
-    if (part > 1 || array > 2) return fail(Errc::peer, "frame names part {}, array {}", part, array);
+    if (part > 1 || array > 4) return fail(Errc::peer, "frame names part {}, array {}", part, array);
     header.session = load_le<std::uint64_t>(p + at_session);
     header.epoch = load_le<std::uint32_t>(p + at_epoch);
     header.seq = load_le<std::uint32_t>(p + at_seq);

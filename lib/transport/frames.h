@@ -39,7 +39,7 @@ enum class FrameKind : std::uint8_t {
 [[nodiscard]] bool is_sequenced(FrameKind kind) noexcept;
 
 // Which array of a part a chunk belongs to.
-enum class Array : std::uint8_t { values = 0, scale = 1, zero = 2 };
+enum class Array : std::uint8_t { values = 0, scale = 1, zero = 2, sink = 3, tail = 4 };
 
 struct FrameHeader {
     std::uint16_t version = wire_version;

@@ -33,7 +33,7 @@ public:
         }
         for (const kv::PartId id : {kv::PartId::k, kv::PartId::v}) {
             kv::Part& part = layer.part(id);
-            for (kv::Tensor* array : {&part.values, &part.scale, &part.zero}) {
+            for (kv::Tensor* array : {&part.values, &part.scale, &part.zero, &part.sink, &part.tail}) {
                 const std::size_t expected = array->bytes.size();
                 HETERO_CHECK(group_.broadcast(array->bytes));
                 if (array->bytes.size() != expected)

@@ -7,7 +7,7 @@ namespace hetero::transport {
 namespace {
 
 constexpr std::size_t max_reason_bytes = 4096;
-constexpr unsigned symmetric_bit = 1, hadamard_bit = 2;  // of a scheme
+constexpr unsigned symmetric_bit = 1, hadamard_bit = 2, kept_bit = 4;  // of a scheme
 
 tl::unexpected<Error> malformed(const char* what) { return fail(Errc::peer, "{} is malformed", what); }
 
@@ -17,10 +17,14 @@ void put_scheme(ByteWriter& out, const kv::Scheme& scheme) {
     out.text(scheme.codec);
     out.number(static_cast<std::uint8_t>(scheme.params.axis));
     out.number(static_cast<std::uint8_t>((scheme.params.symmetric ? symmetric_bit : 0) |
-                                         (scheme.params.hadamard ? hadamard_bit : 0)));
+                                         (scheme.params.hadamard ? hadamard_bit : 0) |
+                                         (scheme.sinks != 0 || scheme.window != 0 ? kept_bit : 0)));
     out.number(scheme.params.group);
     out.text(kernels::dtype_info(scheme.params.scale_dtype).name);
     out.text(kernels::dtype_info(scheme.source_dtype).name);
+    if (scheme.sinks == 0 && scheme.window == 0) return;
+    out.number(scheme.sinks);
+    out.number(scheme.window);
 }
 
 Result<kv::DType> take_dtype(ByteReader& in) {
@@ -38,10 +42,14 @@ Result<kv::Scheme> take_scheme(ByteReader& in) {
     scheme.params.symmetric = (bits & symmetric_bit) != 0;
     scheme.params.hadamard = (bits & hadamard_bit) != 0;
     scheme.params.group = in.number<std::uint32_t>();
-    if (!in.ok() || axis > 3 || (bits & ~(symmetric_bit | hadamard_bit)) != 0) return malformed("OFFER");
+    if (!in.ok() || axis > 3 || (bits & ~(symmetric_bit | hadamard_bit | kept_bit)) != 0) return malformed("OFFER");
     scheme.params.axis = static_cast<quant::Axis>(axis);
     HETERO_TRY(scheme.params.scale_dtype, take_dtype(in));
     HETERO_TRY(scheme.source_dtype, take_dtype(in));
+    if ((bits & kept_bit) != 0) {
+        scheme.sinks = in.number<std::uint32_t>();
+        scheme.window = in.number<std::uint32_t>();
+    }
     return scheme;
 }
 

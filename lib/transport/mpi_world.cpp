@@ -270,12 +270,14 @@ void MpiWorld::move_frames() {
     }
 }
 
-// A rank that waits for a state, or for one to be taken, while its group has come to an end.
+// For a rank that waits for a state, or for one to be taken, while its group has come to an end. The group is told by the
+// one that shows the error.
 void MpiWorld::end_with_group() {
     if (!group_ || leaving_) return;
     const auto failure = group_->end_reason();
     if (!failure) return;
-    for (const auto& peer : peers_) peer->link->give_up(*failure);
+    for (const auto& peer : peers_)
+        if (peer->sender || peer->receiver) peer->link->give_up(*failure);
 }
 
 void MpiWorld::say_goodbye() {

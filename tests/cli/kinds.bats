@@ -115,3 +115,15 @@ lab=$HETERO_BIN/kv_lab
   mpirun --oversubscribe -n 1 sh -c 'kv-send - -o mpi:1 -q <state.tp1of2.h5' : -n 1 kv-send mpi:0 -o sent.tp1of2.h5 -q </dev/null
   cmp sent.tp1of2.h5 state.tp1of2.h5
 }
+
+@test "the ranks of a group read a state in shards" {
+  command -v mpirun >/dev/null || skip "mpirun is not installed"
+  kv-send --version --json | grep -q '"mpi"' || skip "built without MPI"
+  export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+  hetero-prefill -m "$tiny" -p "Hello world" -o whole.h5 -q
+  "$lab" split whole.h5 4 state.h5
+  hetero-decode -m "$tiny" whole.h5 -n 8 --json -q | json_list token_ids >expected
+  mpirun --oversubscribe -n 2 hetero-decode -m "$tiny" state.h5 --tp 2 -n 8 --json -q </dev/null | json_list token_ids >actual
+  [ -s expected ]
+  cmp expected actual
+}

@@ -76,7 +76,9 @@ Result<Endpoints> prepare_endpoints(Tool& tool, const std::vector<std::string>& 
     for (const transport::Endpoint& one : result.inputs) others.read.push_back(one.path);
     for (const transport::Endpoint& one : result.outputs) others.written.push_back(one.path);
     HETERO_CHECK(tool.check_files(std::move(others)));
-    HETERO_CHECK(transport::prepare(result.inputs, result.outputs, options.transport(tool)));
+    transport::TransportOptions transfer = options.transport(tool);
+    if (options.shards) transfer.overwrite = io::Overwrite::replace;  // check_shards() knows what is written
+    HETERO_CHECK(transport::prepare(result.inputs, result.outputs, transfer));
     HETERO_CHECK(join_group(tool));
     if (options.shards) HETERO_CHECK(check_shards(tool, result.outputs));
     return result;

@@ -41,7 +41,10 @@ Result<ConversionCheck> ConversionCheck::prepare(const ConvertOptions& options) 
 
 Status ConversionCheck::run(const Tool& tool, const ConvertOptions& options, const std::string& converted) {
     HETERO_TRY(const LoadedModel after, load_model({converted, "cpu", options.threads}));
-    HETERO_CHECK(check_identity(after.identity, options.output, source_.identity, options.input));
+    if (const auto mismatches = kv::compare(source_.identity, after.identity); !mismatches.empty()) {
+        return fail(Errc::internal, "{} is another model than {}: {}", options.output, options.input,
+                    kv::to_text(mismatches, "the input", "the output"));
+    }
     HETERO_TRY(const auto a, open_session(source_, options, window_tokens_));
     HETERO_TRY(const auto b, open_session(after, options, window_tokens_));
     Progress progress(tool, "check", tokens_.size(), "tokens");

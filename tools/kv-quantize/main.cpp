@@ -14,7 +14,7 @@ namespace {
 
 struct QuantizeOptions {
     std::string input, output, k, v, preset, dtype, axis = "token", scale_dtype = "f16";
-    std::uint64_t group = 0;
+    std::uint64_t group = 0, sinks = 0, window = 0;
     std::vector<std::string> sequences;
     bool symmetric = false, asymmetric = false, requantize = false;
     std::uint64_t threads = 0;
@@ -23,6 +23,7 @@ struct QuantizeOptions {
 
 struct Specs {
     quant::Spec k, v;
+    std::uint32_t sinks = 0, window = 0;
 };
 
 // K and V alike, from --dtype and the options beside it.
@@ -68,10 +69,12 @@ Result<Specs> make_specs(const QuantizeOptions& options, const OptionTable& tabl
     }
     if (dtype == best) return specs_of_dtype(options, table);
     std::string k = options.k, v = options.v;
+    std::uint32_t sinks = 0;
     if (preset == best) {
         HETERO_TRY(const quant::Preset found, quant::find_preset(options.preset));
         k = found.k;
         v = found.v;
+        sinks = found.sinks;
     }
     for (const char* name : {"axis", "group", "sym", "asym", "scale-dtype"}) {
         if (table.on_command_line(name)) {
@@ -83,18 +86,27 @@ Result<Specs> make_specs(const QuantizeOptions& options, const OptionTable& tabl
                     k.empty() ? "k" : "v");
     }
     Specs specs;
+    specs.sinks = sinks;
     HETERO_TRY(specs.k, quant::parse_spec(k));
     HETERO_TRY(specs.v, quant::parse_spec(v));
     return specs;
 }
 
-kv::Scheme scheme_of(const quant::Spec& spec, kernels::DType source) {
+kv::Scheme scheme_of(const quant::Spec& spec, const Specs& specs, kernels::DType source) {
     const quant::Codec& codec = *quant::find_codec(spec.codec);
-    return {spec.codec, spec.params, codec.quantized() ? source : codec.value_dtype(spec.params)};
+    if (!codec.quantized()) return {spec.codec, spec.params, codec.value_dtype(spec.params)};
+    return {spec.codec, spec.params, source, specs.sinks, specs.window};
 }
 
 Status quantize(Tool& tool, const QuantizeOptions& options) {
-    HETERO_TRY(const Specs specs, make_specs(options, tool.options()));
+    HETERO_TRY(Specs specs, make_specs(options, tool.options()));
+    if (tool.options().given("sinks")) specs.sinks = static_cast<std::uint32_t>(options.sinks);
+    if (tool.options().given("window")) specs.window = static_cast<std::uint32_t>(options.window);
+    if ((specs.sinks != 0 || specs.window != 0) && !quant::find_codec(specs.k.codec)->quantized() &&
+        !quant::find_codec(specs.v.codec)->quantized()) {
+        return fail(Errc::usage, "--sinks and --window have no meaning with {}, which keeps all tokens as they are",
+                    quant::to_text(specs.k));
+    }
     if (options.output.empty() && !options.transfer.dry_run)
         return fail(Errc::usage, "no output: give an endpoint with -o");
     HETERO_TRY(const Endpoints endpoints, prepare_endpoints(tool, {options.input}, {options.output}, options.transfer));
@@ -104,8 +116,8 @@ Status quantize(Tool& tool, const QuantizeOptions& options) {
     const kv::Identity& identity = header.identity;
     HETERO_CHECK(quant::find_codec(specs.k.codec)->check(specs.k.params, identity.head_dim_k));
     HETERO_CHECK(quant::find_codec(specs.v.codec)->check(specs.v.params, identity.head_dim_v));
-    const kv::Scheme k = scheme_of(specs.k, header.k_schemes.front().source_dtype),
-                     v = scheme_of(specs.v, header.v_schemes.front().source_dtype);
+    const kv::Scheme k = scheme_of(specs.k, specs, header.k_schemes.front().source_dtype),
+                     v = scheme_of(specs.v, specs, header.v_schemes.front().source_dtype);
     const std::string k_text = quant::to_text(specs.k), v_text = quant::to_text(specs.v);
     const std::string description =
         k == v ? kv::describe(k) : fmt::format("K {}; V {}", kv::describe(k), kv::describe(v));
@@ -128,6 +140,8 @@ Status quantize(Tool& tool, const QuantizeOptions& options) {
     report["codec"] = k.codec == v.codec ? k.codec : fmt::format("{}, {}", k.codec, v.codec);
     report["k"] = k_text;
     report["v"] = v_text;
+    report["sinks"] = specs.sinks;
+    report["window"] = specs.window;
     report["scheme"] = description;
     report["bits_per_value"] = number(converted->bits_per_value);
     report["bytes_in"] = converted->bytes_in;
@@ -179,6 +193,9 @@ int main(int argc, char** argv) {
     table.flag("--sym", &options.symmetric, "scale only: x = q * s (this is the default)").setting = true;
     table.flag("--asym", &options.asymmetric, "scale and zero: x = q * s + z").setting = true;
     table.choice("--scale-dtype", &options.scale_dtype, {"f16", "f32"}, "type of scales and zeros").setting = true;
+    table.integer("--sinks", "N", &options.sinks, 0, 4096, "first tokens kept as they are (presets have their own)")
+        .setting = true;
+    table.integer("--window", "N", &options.window, 0, 4096, "last tokens kept as they are").setting = true;
     table.flag("--requantize", &options.requantize, "allow quantized to quantized, which adds up errors");
     table.heading("Running");
     add_dry_run_option(table, options.transfer, "convert and report, but write nothing");

@@ -191,6 +191,39 @@ TEST_CASE("quantizing what is quantized is refused, unless it is asked for or no
     CHECK(same.state.layers[0][1].k.values.bytes == quantized.state.layers[0][1].k.values.bytes);
 }
 
+TEST_CASE("kept tokens come back bit for bit, the others as those after them quantized alone") {
+    const kv::State state = make_state(long_plan());
+    const kv::Scheme scheme = spec_scheme("int4:channel:g32:asym", 4, 10), plain = spec_scheme("int4:channel:g32:asym");
+    Capture out;
+    const auto report = convert(state, out, scheme, plain_scheme("f16"));
+    REQUIRE_MESSAGE(report.has_value(), report.error().message);
+    CHECK(report->bytes_out == out.state.header.payload_bytes());
+    CHECK_FALSE(report->exact);
+    CHECK(report->max_abs_error > 0);
+    constexpr std::size_t row = 2 * 64;
+    for (std::size_t s = 0; s < state.layers.size(); ++s) {
+        const std::vector<float> x = values_of(state, s, 1, PartId::k), y = values_of(out.state, s, 1, PartId::k);
+        const std::size_t n = state.header.sequences[s].tokens.size(), sinks = std::min<std::size_t>(4, n),
+                          tail = std::min<std::size_t>(10, n - sinks), middle = n - sinks - tail;
+        const auto at = [](const std::vector<float>& v, std::size_t token) {
+            return v.begin() + static_cast<std::ptrdiff_t>(token * row);
+        };
+        CHECK(std::equal(at(x, 0), at(x, sinks), y.begin()));
+        CHECK(std::equal(at(x, n - tail), x.end(), at(y, n - tail)));
+        const auto alone = kv::encode_part(state.header, plain, middle, PartId::k, {at(x, sinks), at(x, n - tail)});
+        REQUIRE(alone.has_value());
+        const kv::Part& part = out.state.layers[s][1].k;
+        CHECK(part.values.bytes == alone->values.bytes);
+        CHECK(part.scale.bytes == alone->scale.bytes);
+        CHECK(part.zero.bytes == alone->zero.bytes);
+        CHECK(part.sink.bytes.size() == 2 * row * sinks);
+        CHECK(part.tail.bytes.size() == 2 * row * tail);
+    }
+    Capture back;  // and to a float again: exactly what was stored
+    REQUIRE(convert(out.state, back, plain_scheme("f32"), plain_scheme("f32")).has_value());
+    CHECK(values_of(back.state, 0, 1, PartId::k) == values_of(out.state, 0, 1, PartId::k));
+}
+
 TEST_CASE("what cannot be converted is refused with sequence, layer, part and place, and nothing is committed") {
     Plan plan = long_plan();
     plan.k = plan.v = plain_scheme("bf16");

@@ -270,9 +270,9 @@ TEST_CASE("headers whose kinds contradict themselves are refused") {
     refused(
         "mla", [](auto& h) { h.layer_shapes[0].window = 3; }, "window is 3; 0 is expected of kind mla");
     refused(
-        "mla", [](auto& h) { h.k_schemes[1].codec = "int3"; }, "layer 1, latent: scheme \"int3\"");
+        "mla", [](auto& h) { h.k_schemes[1].codec = "int9"; }, "layer 1, latent: scheme \"int9\"");
     refused(
-        "mla", [](auto& h) { h.v_schemes[1].codec = "int3"; }, "layer 1, RoPE key: scheme \"int3\"");
+        "mla", [](auto& h) { h.v_schemes[1].codec = "int9"; }, "layer 1, RoPE key: scheme \"int9\"");
     refused(
         "swa",
         [](auto& h) {

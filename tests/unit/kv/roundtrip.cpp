@@ -64,6 +64,25 @@ TEST_CASE("every codec comes back from a file and from an image bit for bit") {
     }
 }
 
+TEST_CASE("sinks and a window, of sequences longer and shorter than both") {
+    for (const auto& [sinks, window] : {std::pair{4U, 0U}, {0U, 3U}, {4U, 3U}, {9U, 9U}, {40U, 0U}}) {
+        CAPTURE(sinks);
+        CAPTURE(window);
+        Plan plan;
+        plan.lengths = {30, 5, 1, 4};
+        plan.head_dim_k = plan.head_dim_v = 32;
+        plan.k = spec_scheme("int4:channel:g8:asym", sinks, window);
+        plan.v = spec_scheme("had:int4:token:g16", 2, window);
+        plan.tokens_per_chunk = 8;
+        check_roundtrip(plan);
+        plan.v = plain_scheme("f16");
+        check_roundtrip(plan);
+        plan.v = spec_scheme("fp8_e4m3fn:tensor", 0, window);
+        plan.tokens_per_chunk = 0;
+        check_roundtrip(plan);
+    }
+}
+
 TEST_CASE("several sequences, of lengths on both sides of a chunk") {
     Plan plan;
     plan.lengths = {1, 4, 5, 12};

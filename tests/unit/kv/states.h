@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "kv/convert.h"
 #include "kv/file.h"
 #include "kv/integrity.h"
 #include "kv/state.h"
@@ -49,7 +50,7 @@ inline kv::Scheme int8_scheme(quant::Axis axis, std::uint32_t group, bool symmet
 }
 
 // A codec by its spec, of f16.
-inline kv::Scheme spec_scheme(const std::string& text) {
+inline kv::Scheme spec_scheme(const std::string& text, std::uint32_t sinks = 0, std::uint32_t window = 0) {
     const auto spec = quant::parse_spec(text);
     REQUIRE_MESSAGE(spec.has_value(), spec.error().message);
     kv::Scheme scheme;
@@ -57,6 +58,8 @@ inline kv::Scheme spec_scheme(const std::string& text) {
     scheme.params = spec->params;
     const quant::Codec& codec = *quant::find_codec(spec->codec);
     scheme.source_dtype = codec.quantized() ? kv::DType::f16 : codec.value_dtype(spec->params);
+    scheme.sinks = sinks;
+    scheme.window = window;
     return scheme;
 }
 
@@ -122,6 +125,11 @@ inline float value_at(std::uint64_t seed) {
 
 inline kv::Part make_part(const kv::Header& header, const kv::Scheme& scheme, std::uint64_t n_tokens, kv::PartId id,
                           const std::vector<float>& values) {
+    if (scheme.sinks != 0 || scheme.window != 0) {
+        auto part = kv::encode_part(header, scheme, n_tokens, id, values);
+        REQUIRE_MESSAGE(part.has_value(), part.error().message);
+        return std::move(*part);
+    }
     const quant::Codec* codec = quant::find_codec(scheme.codec);
     REQUIRE(codec != nullptr);
     const auto shape = kv::values_shape(header, scheme, n_tokens, id);
@@ -194,7 +202,11 @@ inline std::string difference(const kv::State& a, const kv::State& b) {
             for (const kv::PartId id : {kv::PartId::k, kv::PartId::v}) {
                 const kv::Part &p = a.layers[s][l].part(id), &q = b.layers[s][l].part(id);
                 if (p.scheme != q.scheme) return "scheme of a layer";
-                for (const auto& [t, u] : {std::pair{&p.values, &q.values}, {&p.scale, &q.scale}, {&p.zero, &q.zero}}) {
+                for (const auto& [t, u] : {std::pair{&p.values, &q.values},
+                                           {&p.scale, &q.scale},
+                                           {&p.zero, &q.zero},
+                                           {&p.sink, &q.sink},
+                                           {&p.tail, &q.tail}}) {
                     if (t->shape != u->shape || t->bytes != u->bytes || (!t->empty() && t->dtype != u->dtype))
                         return fmt::format("sequence {} layer {} {}", s, l, kv::part_name(id));
                 }

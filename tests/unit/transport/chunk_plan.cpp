@@ -24,6 +24,14 @@ std::vector<test::StateShape> shapes() {
         quantized.tokens_per_chunk = 8;
         quantized.tokens = {21, 7, 8};
         out.push_back(quantized);
+        quantized.sinks = 4;
+        quantized.window = 5;
+        quantized.tokens = {40, 9, 10, 3};
+        out.push_back(quantized);
+        quantized.k_params.axis = quant::Axis::tensor;
+        quantized.k_params.group = 0;
+        quantized.sinks = 0;
+        out.push_back(quantized);
     }
     out.push_back(test::mixed_shape());
     test::StateShape part = out[0];

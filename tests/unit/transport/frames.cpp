@@ -73,7 +73,7 @@ TEST_CASE("headers that no peer of this version sends are refused") {
     CHECK_FALSE(decode_frame(with<std::uint8_t>(chunk, 7, 1)));       // flags
     CHECK_FALSE(decode_frame(with<std::uint32_t>(chunk, 56, 1)));     // reserved
     CHECK_FALSE(decode_frame(with<std::uint8_t>(chunk, 30, 2)));      // part
-    CHECK_FALSE(decode_frame(with<std::uint8_t>(chunk, 31, 3)));      // array
+    CHECK_FALSE(decode_frame(with<std::uint8_t>(chunk, 31, 5)));      // array
     CHECK_FALSE(decode_frame(with<std::uint32_t>(chunk, 36, 8192)));  // slot
     CHECK_FALSE(decode_frame(with<std::uint64_t>(chunk, 40, 0)));     // a chunk without bytes
     CHECK_FALSE(decode_frame(with<std::uint64_t>(chunk, 40, ~0ULL)));

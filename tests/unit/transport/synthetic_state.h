@@ -11,6 +11,7 @@
 namespace hetero::test {
 
 struct StateShape {
+    std::uint32_t sinks = 0, window = 0;  // of K, which must be quantized then
     std::uint32_t layers = 3, kv_heads = 2, head_dim = 8;
     std::vector<std::uint64_t> tokens = {13};  // of each sequence
     std::string k_codec = "f16", v_codec = "f16";
@@ -71,7 +72,10 @@ inline kv::Header synthetic_header(const StateShape& shape, std::uint32_t seed) 
             for (std::uint32_t v = 0; v < id.vocab_size; ++v)
                 sequence.logits.push_back(static_cast<float>(random() % 1000) / 7);
     }
-    header.k_schemes.assign(shape.layers, scheme(shape.k_codec, shape.k_params));
+    kv::Scheme k = scheme(shape.k_codec, shape.k_params);
+    k.sinks = shape.sinks;
+    k.window = shape.window;
+    header.k_schemes.assign(shape.layers, k);
     header.v_schemes.assign(shape.layers, scheme(shape.v_codec, shape.v_params));
     header.provenance.push_back({"hetero-prefill", "0.1.0", "prefill kv_dtype=f16"});
     header.tokens_per_chunk = shape.tokens_per_chunk;
@@ -84,7 +88,8 @@ inline kv::Header synthetic_header(const StateShape& shape, std::uint32_t seed) 
 inline void fill(kv::Layer& layer, std::uint32_t seed) {
     std::mt19937_64 random(seed);
     for (const kv::PartId id : {kv::PartId::k, kv::PartId::v})
-        for (const auto array : {transport::Array::values, transport::Array::scale, transport::Array::zero}) {
+        for (const auto array : {transport::Array::values, transport::Array::scale, transport::Array::zero,
+                                 transport::Array::sink, transport::Array::tail}) {
             auto& bytes = transport::array_of(layer.part(id), array).bytes;
             for (std::size_t i = 0; i < bytes.size(); i += 8) {
                 const std::uint64_t word = random();
@@ -110,7 +115,8 @@ inline Result<kv::State> synthetic_state(const StateShape& shape, std::uint32_t 
 
 inline bool same_bytes(const kv::Layer& a, const kv::Layer& b) {
     for (const kv::PartId id : {kv::PartId::k, kv::PartId::v})
-        for (const auto array : {transport::Array::values, transport::Array::scale, transport::Array::zero}) {
+        for (const auto array : {transport::Array::values, transport::Array::scale, transport::Array::zero,
+                                 transport::Array::sink, transport::Array::tail}) {
             const auto& x = transport::array_of(a.part(id), array);
             const auto& y = transport::array_of(b.part(id), array);
             if (x.bytes != y.bytes || x.shape != y.shape || (!x.shape.empty() && x.dtype != y.dtype)) return false;

@@ -16,7 +16,7 @@ constexpr std::size_t head_block_tokens = 32;    // logits computed together: bo
 constexpr std::size_t query_block_tokens = 32;   // of one attention task
 constexpr std::size_t row_granule = 16;          // rows of a task are a multiple: whole vectors in element-wise ops
 constexpr std::size_t tasks_per_thread = 4;      // so that a delayed thread does not hold up the others for long
-constexpr std::size_t gather_floats = 4U << 20;  // that ranks gather at once, unless a single token has more
+constexpr std::size_t gather_floats = 1U << 20;  // that ranks gather at once, unless a single token has more
 
 std::size_t round_up(std::size_t n, std::size_t granule) { return (n + granule - 1) / granule * granule; }
 

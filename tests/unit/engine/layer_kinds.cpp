@@ -91,7 +91,7 @@ TEST_CASE("a state of another kind is refused") {
     kv::Header header = header_of(*source);
     const kv::Layer layer = must(source->export_layer(0));
     header.layer_shapes.clear();
-    CHECK(has(error_of(target->import_layer(header, 0, layer, 9)), "layer 0: the state keeps K and V of all tokens"));
+    CHECK(has(error_of(target->import_layer(header, 0, layer, 9)), "layer 0: the state is gqa, the model needs mla"));
     header.layer_shapes.assign(2, {LayerKind::mla, 0});
     CHECK(has(error_of(target->import_layer(header, 0, layer, 9)), "shapes of 2 layers"));
     header.identity.head_dim_v = 16;
@@ -103,7 +103,7 @@ TEST_CASE("a state of another kind is refused") {
     kv::Header narrow = header_of(*windowed);
     narrow.layer_shapes[1].window = 23;
     CHECK(has(error_of(other->import_layer(narrow, 1, must(windowed->export_layer(1)), 40)),
-              "layer 1: the state keeps the last 23 tokens, the model needs the last 24 tokens"));
+              "layer 1: the state is swa (window 23), the model needs swa (window 24)"));
 }
 
 TEST_CASE("a layer with a window is exported as its tail, and continues from it bit for bit") {

@@ -36,8 +36,8 @@ struct PackingInfo {
 [[nodiscard]] const PackingInfo& packing_info(Packing packing) noexcept;
 
 // How a weight type is packed. q4_0, q4_1, q5_0, q5_1, q8_0 and iq4_nl keep their values; q4_k and q5_k keep their
-// codes, with scale * d and min * dmin rounded to f16; f32, f16, bf16, q2_k, q3_k and q6_k are rounded to 8 bits per
-// block of 32.
+// codes, with scale * d and min * dmin rounded to f16; f32, f16, bf16, q2_k, q3_k, q6_k and i8 are rounded to 8 bits
+// per block of 32.
 [[nodiscard]] Packing packing_of(DType type) noexcept;
 
 // Bytes of a packed matrix of `rows` x `cols`; both are rounded up to whole blocks.

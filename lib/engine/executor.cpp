@@ -171,12 +171,13 @@ void Executor::prepare(std::span<Product> products, std::size_t n_tokens, bool f
 void Executor::multiply(const Product& product, std::size_t begin, std::size_t end, std::size_t n_tokens) const {
     const model::Matrix& w = *product.weight;
     if (product.packed != nullptr) {
-        const auto& [packing, data] = *product.packed;
-        kernels::ops().packed_gemm(packing, data, begin, end, w.cols, product.quantized, n_tokens, false, product.y,
-                                   product.y_stride);
+        const auto& [packing, data, first_row] = *product.packed;
+        float* y = product.y + first_row;
+        kernels::ops().packed_gemm(packing, data, begin - first_row, end - first_row, w.cols, product.quantized,
+                                   n_tokens, false, y, product.y_stride);
         if (product.residual != nullptr) {
-            kernels::ops().packed_gemm(packing, data, begin, end, w.cols, product.residual, n_tokens, true, product.y,
-                                       product.y_stride);
+            kernels::ops().packed_gemm(packing, data, begin - first_row, end - first_row, w.cols, product.residual,
+                                       n_tokens, true, y, product.y_stride);
         }
     }
     const std::size_t group_rows = w.group_rows == 0 ? w.rows : w.group_rows;

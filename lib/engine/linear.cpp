@@ -9,6 +9,7 @@
 #include <map>
 #include <mutex>
 #include <new>
+#include <tuple>
 
 namespace hetero::engine {
 namespace {
@@ -21,39 +22,50 @@ constexpr std::size_t huge_page = std::size_t{2} << 20;
 // Plain f32 matrices (routers, what a loader computed) are small, and not rounded.
 bool is_packed(const model::Matrix& matrix) { return matrix.rows != 0 && matrix.dtype != DType::f32; }
 
+// The matrices that are packed, each with the rows that this rank multiplies by.
 template <class Visit>
-void for_each_matrix(const model::Program& program, const Visit& visit) {
-    const auto offer = [&visit](const model::Matrix& matrix) {
-        if (is_packed(matrix)) visit(matrix);
+void for_each_matrix(const model::Program& program, const Share& share, const Visit& visit) {
+    const auto offer = [&visit](const model::Matrix& matrix, Range rows) {
+        if (is_packed(matrix)) visit(matrix, rows);
     };
+    const auto offer_rows = [&](const model::Matrix& matrix) { offer(matrix, share.rows(matrix.rows)); };
     for (const model::Op& any : program.ops) {
         if (const auto* qkv = std::get_if<model::Qkv>(&any)) {
-            offer(qkv->q);
-            offer(qkv->k);
-            offer(qkv->v);
+            const model::KvLayout& layout = program.kv[qkv->layer];
+            const Range kv_heads = share.kv_heads(qkv->n_heads, layout.n_kv_heads);
+            offer(qkv->q, share.heads(qkv->n_heads).times(layout.head_dim_k));
+            offer(qkv->k, kv_heads.times(layout.head_dim_k));
+            offer(qkv->v, kv_heads.times(layout.head_dim_v));
         } else if (const auto* project = std::get_if<model::Project>(&any)) {
-            offer(project->weight);
+            const std::size_t rows = project->weight.rows, heads = project->n_heads;
+            offer(project->weight, heads == 0 ? share.rows(rows) : share.heads(heads).times(rows / heads));
         } else if (const auto* add = std::get_if<model::ProjectAdd>(&any)) {
-            offer(add->weight);
+            offer_rows(add->weight);
         } else if (const auto* ffn = std::get_if<model::FfnAdd>(&any)) {
-            offer(ffn->gate);
-            offer(ffn->up);
-            offer(ffn->down);
+            offer_rows(ffn->gate);
+            offer_rows(ffn->up);
+            offer_rows(ffn->down);
         } else if (const auto* moe = std::get_if<model::MoeAdd>(&any)) {
             for (const model::Expert& expert : moe->experts) {
-                offer(expert.gate);
-                offer(expert.up);
-                offer(expert.down);
+                offer_rows(expert.gate);
+                offer_rows(expert.up);
+                offer_rows(expert.down);
             }
         } else if (const auto* head = std::get_if<model::Head>(&any)) {
-            offer(head->weight);
+            offer_rows(head->weight);
         }
     }
 }
 
-std::size_t bytes_of(const model::Matrix& matrix) {
-    const std::size_t bytes = kernels::packed_bytes(kernels::packing_of(matrix.dtype), matrix.rows, matrix.cols);
-    return (bytes + 63) / 64 * 64;
+// In groups of packed_rows, which a rank packs whole.
+Range groups_of(Range rows) { return {rows.begin / packed_rows, (rows.end + packed_rows - 1) / packed_rows}; }
+
+std::size_t group_bytes_of(const model::Matrix& matrix) {
+    return kernels::packed_bytes(kernels::packing_of(matrix.dtype), packed_rows, matrix.cols);
+}
+
+std::size_t bytes_of(const model::Matrix& matrix, Range rows) {
+    return (groups_of(rows).size() * group_bytes_of(matrix) + 63) / 64 * 64;
 }
 
 const std::byte* row_of(const model::Matrix& matrix, std::size_t row) {
@@ -61,31 +73,33 @@ const std::byte* row_of(const model::Matrix& matrix, std::size_t row) {
     return matrix.data + row / matrix.group_rows * matrix.group_bytes + row % matrix.group_rows * matrix.row_bytes;
 }
 
+// One group of rows to `packed`.
 void pack_group(const model::Matrix& matrix, std::size_t group, std::byte* packed) {
-    if (matrix.group_rows == 0) {
-        kernels::pack(matrix.dtype, matrix.data, matrix.row_bytes, matrix.rows, matrix.cols, group, group + 1, packed);
-        return;
-    }
     const std::size_t first = group * packed_rows, rows = std::min<std::size_t>(packed_rows, matrix.rows - first);
-    const std::size_t row_bytes = kernels::dtype_bytes(matrix.dtype, matrix.cols);
-    std::vector<std::byte> together(rows * row_bytes);
-    for (std::size_t r = 0; r < rows; ++r) {
-        std::memcpy(together.data() + r * row_bytes, row_of(matrix, first + r), row_bytes);
+    const std::byte* source = row_of(matrix, first);
+    std::vector<std::byte> together;
+    if (matrix.group_rows != 0) {
+        const std::size_t row_bytes = kernels::dtype_bytes(matrix.dtype, matrix.cols);
+        together.resize(rows * row_bytes);
+        for (std::size_t r = 0; r < rows; ++r) {
+            std::memcpy(together.data() + r * row_bytes, row_of(matrix, first + r), row_bytes);
+        }
+        source = together.data();
     }
-    const std::size_t group_bytes = kernels::packed_bytes(kernels::packing_of(matrix.dtype), packed_rows, matrix.cols);
-    kernels::pack(matrix.dtype, together.data(), row_bytes, rows, matrix.cols, 0, 1, packed + group * group_bytes);
+    const std::size_t row_bytes = together.empty() ? matrix.row_bytes : together.size() / rows;
+    kernels::pack(matrix.dtype, source, row_bytes, rows, matrix.cols, 0, 1, packed);
 }
 
 }  // namespace
 
-std::uint64_t PackedWeights::bytes_needed(const model::Program& program) {
+std::uint64_t PackedWeights::bytes_needed(const model::Program& program, const Share& share) {
     std::uint64_t bytes = 0;
-    for_each_matrix(program, [&](const model::Matrix& matrix) { bytes += bytes_of(matrix); });
+    for_each_matrix(program, share, [&](const model::Matrix& matrix, Range rows) { bytes += bytes_of(matrix, rows); });
     return bytes;
 }
 
-PackedWeights::PackedWeights(const model::Program& program, ThreadPool& pool) {
-    const std::size_t bytes = (bytes_needed(program) / huge_page + 1) * huge_page;
+PackedWeights::PackedWeights(const model::Program& program, ThreadPool& pool, const Share& share) {
+    const std::size_t bytes = (bytes_needed(program, share) / huge_page + 1) * huge_page;
     memory_.reset(static_cast<std::byte*>(std::aligned_alloc(huge_page, bytes)));
     if (memory_ == nullptr) throw std::bad_alloc();
 #ifdef __linux__
@@ -93,42 +107,48 @@ PackedWeights::PackedWeights(const model::Program& program, ThreadPool& pool) {
 #endif
     struct Task {
         const model::Matrix* matrix;
-        std::size_t first_group;
+        Range groups;
         std::byte* packed;
     };
     constexpr std::size_t groups_per_task = 32;
     std::vector<Task> tasks;
     std::byte* at = memory_.get();
-    for_each_matrix(program, [&](const model::Matrix& matrix) {
-        matrices_[&matrix] = {kernels::packing_of(matrix.dtype), at};
-        const std::size_t groups = (matrix.rows + packed_rows - 1) / packed_rows;
-        for (std::size_t group = 0; group < groups; group += groups_per_task) tasks.push_back({&matrix, group, at});
-        at += bytes_of(matrix);
+    for_each_matrix(program, share, [&](const model::Matrix& matrix, Range rows) {
+        const Range groups = groups_of(rows);
+        matrices_[&matrix] = {kernels::packing_of(matrix.dtype), at, groups.begin * packed_rows};
+        for (std::size_t group = groups.begin; group < groups.end; group += groups_per_task) {
+            tasks.push_back({&matrix,
+                             {group, std::min(group + groups_per_task, groups.end)},
+                             at + (group - groups.begin) * group_bytes_of(matrix)});
+        }
+        at += bytes_of(matrix, rows);
     });
     pool.parallel_for(tasks.size(), [&](std::size_t index, int) {
-        const Task& task = tasks[index];
-        const std::size_t groups = (task.matrix->rows + packed_rows - 1) / packed_rows;
-        const std::size_t end = std::min(task.first_group + groups_per_task, groups);
-        for (std::size_t group = task.first_group; group < end; ++group) pack_group(*task.matrix, group, task.packed);
+        const auto& [matrix, groups, packed] = tasks[index];
+        for (std::size_t group = groups.begin; group < groups.end; ++group) {
+            pack_group(*matrix, group, packed + (group - groups.begin) * group_bytes_of(*matrix));
+        }
     });
 }
 
 std::shared_ptr<const PackedWeights> PackedWeights::of(const std::shared_ptr<const model::Model>& model,
-                                                       ThreadPool& pool) {
+                                                       ThreadPool& pool, const Share& share) {
+    using Key = std::tuple<const model::Model*, std::size_t, std::size_t>;  // model, rank, ranks
     static std::mutex mutex;
-    static std::map<const model::Model*, std::weak_ptr<const PackedWeights>> kept;
+    static std::map<Key, std::weak_ptr<const PackedWeights>> kept;
+    const Key key{model.get(), share.rank(), share.size()};
     const std::lock_guard lock(mutex);
     std::erase_if(kept, [](const auto& entry) { return entry.second.expired(); });
-    if (const auto found = kept.find(model.get()); found != kept.end()) {
+    if (const auto found = kept.find(key); found != kept.end()) {
         if (auto weights = found->second.lock()) return weights;
     }
     struct Both {  // the weights' keys are the model's matrices
         std::shared_ptr<const model::Model> model;
         PackedWeights weights;
     };
-    const std::shared_ptr<const Both> both(new Both{model, PackedWeights(model->program, pool)});
+    const std::shared_ptr<const Both> both(new Both{model, PackedWeights(model->program, pool, share)});
     std::shared_ptr<const PackedWeights> weights(both, &both->weights);
-    kept[model.get()] = weights;
+    kept[key] = weights;
     return weights;
 }
 

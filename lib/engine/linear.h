@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/threads.h"
+#include "engine/share.h"
 #include "kernels/api/packed.h"
 #include "model/model.h"
 
@@ -20,16 +21,19 @@ enum class Precision : std::uint8_t {
 
 struct PackedMatrix {
     kernels::Packing packing = kernels::Packing::u8;
-    const std::byte* data = nullptr;  // as kernels::pack() makes it
+    const std::byte* data = nullptr;  // as kernels::pack() makes it, of rows from first_row on
+    std::size_t first_row = 0;        // a multiple of kernels::packed_rows
 };
 
-// Packed copies of the matrices that a program multiplies by. Immutable, so sessions of one model share them.
+// Packed copies of the matrices that a program multiplies by, of the rows that one rank computes. Immutable, so
+// sessions of one model share them.
 class PackedWeights {
 public:
     // The weights of `model`, packed now by the threads of `pool` unless another session keeps them already.
     // Throws std::bad_alloc.
-    static std::shared_ptr<const PackedWeights> of(const std::shared_ptr<const model::Model>& model, ThreadPool& pool);
-    [[nodiscard]] static std::uint64_t bytes_needed(const model::Program& program);
+    static std::shared_ptr<const PackedWeights> of(const std::shared_ptr<const model::Model>& model, ThreadPool& pool,
+                                                   const Share& share = Share(0, 1));
+    [[nodiscard]] static std::uint64_t bytes_needed(const model::Program& program, const Share& share = Share(0, 1));
 
     // Null for a matrix that is not packed.
     [[nodiscard]] const PackedMatrix* find(const model::Matrix& matrix) const noexcept;
@@ -38,7 +42,7 @@ private:
     struct Free {
         void operator()(std::byte* memory) const noexcept { std::free(memory); }
     };
-    PackedWeights(const model::Program& program, ThreadPool& pool);
+    PackedWeights(const model::Program& program, ThreadPool& pool, const Share& share);
 
     std::unique_ptr<std::byte, Free> memory_;
     std::unordered_map<const model::Matrix*, PackedMatrix> matrices_;

@@ -87,7 +87,7 @@ struct Session::Impl {
           pool(options.threads == 0 ? default_thread_count() : options.threads),
           cache(std::move(cache_)),
           executor(model->program, pool, chunk, group,
-                   options.precision == Precision::fast ? PackedWeights::of(model, pool) : nullptr),
+                   options.precision == Precision::fast ? PackedWeights::of(model, pool, Share(group)) : nullptr),
           chunk_tokens(chunk),
           first_held(model->program.kv.size()) {}
 
@@ -130,7 +130,7 @@ Result<std::unique_ptr<Session>> Session::create(std::shared_ptr<const model::Mo
     const std::vector<Range> heads = kv_heads_by_layer(program, Share(group));
     const std::uint64_t kv_bytes = KvCache::bytes_needed(program.kv, options.kv_dtype, capacity_tokens, heads);
     std::uint64_t work_bytes = Executor::bytes_needed(program, chunk, group, options.precision);
-    if (options.precision == Precision::fast) work_bytes += PackedWeights::bytes_needed(program);
+    if (options.precision == Precision::fast) work_bytes += PackedWeights::bytes_needed(program, Share(group));
     HETERO_CHECK(check_memory(kv_bytes, work_bytes, capacity_tokens));
     HETERO_TRY(KvCache cache, KvCache::create(program.kv, options.kv_dtype, capacity_tokens, heads));
     try {

@@ -23,6 +23,7 @@ public:
     Share(std::size_t rank, std::size_t size) : rank_(rank), size_(size) {}
 
     [[nodiscard]] std::size_t rank() const noexcept { return rank_; }
+    [[nodiscard]] std::size_t size() const noexcept { return size_; }  // ranks
     [[nodiscard]] Share of(std::size_t rank) const noexcept { return {rank, size_}; }
 
     // Output rows of a matrix, in multiples of 16 so that element-wise ops have whole vectors.

@@ -93,7 +93,7 @@ greedy_ids() {
   first=$(tr -d ' \n' <<<"$output" | sed 's/.*"first_difference":{\([^}]*\)}.*/\1/')
   [[ $first == '"sequence":"0","layer":0,"part":"K","token":1,'* ]]
   # Layer 0: V does not depend on RoPE.
-  tr -d ' \n' <<<"$output" | grep -q '"layer":0,"part":"V","bit_equal":true'
+  tr -d ' \n' <<<"$output" | grep -q '"layer":0,"kind":"gqa","part":"V","bit_equal":true'
 }
 
 @test "a prompt beyond the context, with both numbers" {

@@ -55,14 +55,15 @@ double rms_difference(const std::vector<std::vector<float>>& a, const std::vecto
     return std::sqrt(difference / size);
 }
 
-// Quantized, 16-bit, and with Q, K, V and gate, up in fused matrices.
-const char* const models[] = {"gguf/llama-q8_0.gguf", "gguf/qwen3-q4_0.gguf", "gguf/llama3_rope-f16.gguf", "phi3/bf16"};
+// Quantized, 16-bit, with Q, K, V and gate, up in fused matrices, with experts, and with latents.
+const char* const models[] = {"gguf/llama-q8_0.gguf", "gguf/qwen3-q4_0.gguf", "gguf/llama3_rope-f16.gguf", "phi3/bf16",
+                              "mixtral/bf16",         "deepseek_v2/bf16"};
 
 }  // namespace
 
 TEST_CASE("fast: a token has the same bits alone, in any chunk, on any number of threads") {
     for (const char* name : models) {
-        INFO(name);
+        CAPTURE(std::string(name));
         const auto model = tiny_model(name);
         const auto whole = prefilled(*session_of(model, engine::Precision::fast, 64, 1));
         REQUIRE(whole.size() == prompt().size());
@@ -74,13 +75,14 @@ TEST_CASE("fast: a token has the same bits alone, in any chunk, on any number of
 
 TEST_CASE("fast is near to precise, and not the same") {
     for (const char* name : models) {
-        INFO(name);
+        CAPTURE(std::string(name));
         const auto model = tiny_model(name);
         const auto fast = prefilled(*session_of(model, engine::Precision::fast, 64, 1));
         const auto precise = prefilled(*session_of(model, engine::Precision::precise, 64, 1));
         const double difference = rms_difference(fast, precise);
         CHECK(difference > 0);
-        CHECK(difference < 0.06);  // random weights do not forgive; a mistake gives more than 1
+        CHECK(difference <
+              0.1);  // random weights do not forgive, least where experts are chosen; a mistake gives more than 1
     }
 }
 

@@ -13,22 +13,10 @@ using namespace hetero::test;
 
 namespace {
 
-const std::string models[] = {"llama/f32",
-                              "llama/bf16",
-                              "llama3_rope/bf16",
-                              "qwen2/bf16",
-                              "qwen3/bf16",
-                              "mistral_swa/bf16",
-                              "gemma2/bf16",
-                              "gemma3_text/bf16",
-                              "phi3/bf16",
-                              "gpt_neox/bf16",
-                              "mixtral/bf16",
-                              "qwen3_moe/bf16",
-                              "deepseek_v2/bf16",
-                              "deepseek_v3/bf16",
-                              "gguf/llama-q8_0.gguf",
-                              "gguf/qwen3-q4_0.gguf"};
+const std::string models[] = {"llama/f32",        "llama/bf16",       "llama3_rope/bf16",     "qwen2/bf16",
+                              "qwen3/bf16",       "mistral_swa/bf16", "gemma2/bf16",          "gemma3_text/bf16",
+                              "phi3/bf16",        "gpt_neox/bf16",    "mixtral/bf16",         "qwen3_moe/bf16",
+                              "deepseek_v2/bf16", "deepseek_v3/bf16", "gguf/llama-q8_0.gguf", "gguf/qwen3-q4_0.gguf"};
 constexpr int steps = 6;
 
 std::vector<TokenId> prompt_of(std::size_t length) {
@@ -41,6 +29,7 @@ struct Setup {
     DType kv_dtype = DType::f16;
     std::uint32_t chunk_tokens = 16;
     int threads = 1;
+    engine::Precision precision = engine::Precision::precise;
 };
 
 std::unique_ptr<Session> make_rank(const std::shared_ptr<const model::Model>& model, Communicator& group,
@@ -49,6 +38,7 @@ std::unique_ptr<Session> make_rank(const std::shared_ptr<const model::Model>& mo
     options.threads = setup.threads;
     options.kv_dtype = setup.kv_dtype;
     options.chunk_tokens = setup.chunk_tokens;
+    options.precision = setup.precision;
     options.group = &group;
     return must(Session::create(model, options, capacity));
 }
@@ -138,8 +128,10 @@ TEST_CASE("rows and heads are divided without gaps") {
         for (int size = 1; static_cast<std::size_t>(size) <= heads.query; ++size) {
             std::size_t done = 0, kv_done = 0;
             for (int rank = 0; rank < size; ++rank) {
-                const Range query = Share(static_cast<std::size_t>(rank), static_cast<std::size_t>(size)).heads(heads.query);
-                const Range kept = Share(static_cast<std::size_t>(rank), static_cast<std::size_t>(size)).kv_heads(heads.query, heads.kv);
+                const Range query =
+                    Share(static_cast<std::size_t>(rank), static_cast<std::size_t>(size)).heads(heads.query);
+                const Range kept = Share(static_cast<std::size_t>(rank), static_cast<std::size_t>(size))
+                                       .kv_heads(heads.query, heads.kv);
                 CHECK(query.begin == done);
                 CHECK(query.size() > 0);
                 done = query.end;
@@ -161,7 +153,8 @@ TEST_CASE("ranks compute the bits of a single process") {
     const auto prompt = prompt_of(37);
     for (const std::string& name : models) {
         const auto model = tiny_model(name);
-        for (const Setup& setup : {Setup{DType::f16, 16, 1}, Setup{DType::f32, 64, 2}}) {
+        for (const Setup& setup :
+             {Setup{DType::f16, 16, 1}, Setup{DType::f32, 64, 2}, Setup{DType::f16, 16, 1, engine::Precision::fast}}) {
             const Run alone = single(model, setup, prompt);
             for (const int size : {1, 2, 3, 4}) {  // 3 cuts groups of heads, 4 is more than there are KV heads
                 CAPTURE(name);

@@ -61,6 +61,9 @@ void add_model_options(OptionTable& table, ModelOptions& options) {
     model.completion = Completion::file;
     table.choice("--device", &options.device, {"auto", "cpu", "cuda"}, "where to compute").setting = true;
     add_thread_option(table, &options.threads);
+}
+
+void add_precise_option(OptionTable& table, ModelOptions& options) {
     table.flag("--precise", &options.precise, "products in f32: slower, without rounding activations to 8 bits")
         .setting = true;
 }

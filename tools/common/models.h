@@ -16,13 +16,14 @@ struct ModelOptions {
     std::string path;
     std::string device = "auto";
     std::uint64_t threads = 0;  // 0: as many as this process may use
-    bool precise = false;
+    bool precise = false;       // products in f32
 
     [[nodiscard]] engine::Precision precision() const {
         return precise ? engine::Precision::precise : engine::Precision::fast;
     }
 };
-void add_model_options(OptionTable& table, ModelOptions& options);
+void add_model_options(OptionTable& table, ModelOptions& options);  // all but the precision
+void add_precise_option(OptionTable& table, ModelOptions& options);
 void add_thread_option(OptionTable& table, std::uint64_t* threads);
 
 // Refuses a device that is not there, and a kernel backend (HETERO_BACKEND) that cannot run here. Says on stderr what

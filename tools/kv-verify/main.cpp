@@ -80,6 +80,10 @@ int main(int argc, char** argv) {
 
     table.heading("Drift while decoding");
     add_model_options(table, options.model);
+    // What 8-bit activations round differently after the least change would hide what the states differ in.
+    bool fast = false;
+    table.flag("--fast", &fast, "products as hetero-decode has them without --precise; its noise is counted too")
+        .setting = true;
     table.integer("--steps", "N", &options.steps, 1, 1U << 20, "tokens fed after both states: A's greedy continuation")
         .setting = true;
     table.text("--text", "FILE", &options.text, "feed the tokens of this text instead").completion = Completion::file;
@@ -92,6 +96,7 @@ int main(int argc, char** argv) {
     table.heading("Running");
     add_transfer_options(table, options.transfer);
     return tool.run(argc, argv, [&]() -> Status {
+        options.model.precise = !fast;
         HETERO_CHECK(check_usage(options, table));
         if (!options.model.path.empty()) HETERO_CHECK(check_device(tool, options.model));
         return run_verify(tool, options);

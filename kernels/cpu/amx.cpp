@@ -19,6 +19,7 @@ constexpr std::size_t kTokenBlock = kTileTokens * activation_block_bytes;
 constexpr std::size_t kSlots = 4;  // blocks whose products are under way together
 
 constexpr std::size_t kPanelsBytes = 384 * 1024;  // of groups unpacked together: part of an L2 cache
+static_assert(kPanelsBytes <= kScratchFloats * sizeof(float));
 
 template <int N>
 struct Slot {

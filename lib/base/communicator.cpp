@@ -40,6 +40,7 @@ Result<std::span<const std::byte>> Communicator::gather(std::span<const std::byt
 
 Status Communicator::broadcast(std::vector<std::byte>& bytes) {
     if (size() == 1) return {};
+    const Clock::time_point start = Clock::now();
     std::uint64_t count = bytes.size();
     HETERO_CHECK(spread(std::as_writable_bytes(std::span(&count, 1))));
     if (!is_root()) {
@@ -49,11 +50,10 @@ Status Communicator::broadcast(std::vector<std::byte>& bytes) {
             return fail(Errc::resource, "out of memory: rank 0 hands out {} bytes", count);
         }
     }
-    const Clock::time_point start = Clock::now();
     Status done = spread(bytes);
     counters_.seconds += seconds_since(start);
     ++counters_.calls;
-    if (!is_root()) counters_.bytes += count;
+    if (!is_root()) counters_.bytes += sizeof count + count;
     return done;
 }
 

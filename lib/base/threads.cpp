@@ -55,7 +55,7 @@ struct ThreadPool::Impl {
     std::atomic<std::uint64_t> door{closed};
     std::atomic<std::uint32_t> generation{0};  // may wrap around: workers only ask whether it changed
     std::atomic<std::uint32_t> finished{0};    // of those who have entered
-    bool stopping = false;                     // written before the last generation
+    std::atomic<bool> stopping{false};         // set before the last generation
 
     void take_tasks(int worker) {
         for (;;) {

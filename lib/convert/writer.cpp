@@ -172,6 +172,7 @@ Result<Report> preview(const model::Model& model, const Plan& plan, const std::v
                 one.from = view->dtype == DType::i8 ? "int8-channel" : kernels::dtype_info(view->dtype).name;
             }
             one.bytes_in += kernels::dtype_bytes(view->dtype, piece.rows * piece.cols);
+            if (view->dtype == DType::i8) one.bytes_in += sizeof(float) * piece.rows;  // their scales
         }
         const io::TensorSpec spec{tensor.name, choices[i].format->dtype(), tensor.shape};
         HETERO_TRY(one.bytes_out, spec.bytes());

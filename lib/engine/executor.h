@@ -53,7 +53,8 @@ private:
     };
     struct Sizes {
         std::size_t k = 0, v = 0, ffn = 0, product = 0, vocab = 0, hidden = 0;  // widest, elements per token
-        std::size_t residual = 0, quantized = 0;                                // likewise, bytes
+        std::size_t residual = 0;                                               // likewise
+        std::size_t quantized = 0;                                              // bytes per token
     };
     struct RopeTable {
         std::vector<double> frequencies;  // [pair], radians per position
@@ -110,9 +111,8 @@ private:
     // Divides the rows of a matrix of every expert that has slots among the threads: body(expert, begin, end).
     void for_expert_rows(Range rows,
                          const std::function<void(std::uint32_t expert, std::size_t begin, std::size_t end)>& body);
-    // The input of the experts' products, x [slot][cols], quantized expert by expert where `sample`, one of their
-    // matrices, is packed; and an expert's product of it.
-    void quantize_slots(const model::Matrix& sample, const float* x);
+    // The input of the experts' products, x [slot][cols], quantized expert by expert; and an expert's product of it.
+    void quantize_slots(std::size_t cols, const float* x);
     [[nodiscard]] Product expert_product(const model::Matrix& weight, std::size_t first_slot, const float* x,
                                          float* y) const;
     // Completes y[token][...], of which each rank has computed a part: rows of a matrix, or heads of `dim` elements.

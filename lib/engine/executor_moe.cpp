@@ -19,9 +19,8 @@ void Executor::for_expert_rows(Range rows, const std::function<void(std::uint32_
     });
 }
 
-void Executor::quantize_slots(const model::Matrix& sample, const float* x) {
-    if (packed_ == nullptr || packed_->find(sample) == nullptr) return;
-    const std::size_t cols = sample.cols;
+void Executor::quantize_slots(std::size_t cols, const float* x) {
+    if (packed_ == nullptr) return;
     for (const std::uint32_t expert : slots_.active()) {
         const std::size_t first = slots_.first(expert);
         quantize(x + first * cols, cols, cols, slots_.count(expert),
@@ -52,7 +51,7 @@ Status Executor::op(const model::MoeAdd& moe, const Chunk& chunk) {
     pool_.parallel_for(slots_.size(), [&](std::size_t slot, int) {
         std::copy_n(in + slots_.token_of(slot) * hidden, hidden, slots_.rows() + slot * hidden);
     });
-    quantize_slots(moe.experts.front().up, slots_.rows());
+    quantize_slots(hidden, slots_.rows());
     const std::size_t ffn = moe.experts.front().up.rows;
     for_expert_rows(share_.rows(ffn), [&](std::uint32_t number, std::size_t begin, std::size_t end) {
         const model::Expert& expert = moe.experts[number];
@@ -66,7 +65,7 @@ Status Executor::op(const model::MoeAdd& moe, const Chunk& chunk) {
         }
     });
     HETERO_CHECK(gather_rows(slots_.gate(), ffn, ffn, slots_.size()));
-    quantize_slots(moe.experts.front().down, slots_.gate());
+    quantize_slots(ffn, slots_.gate());
     const std::size_t out_width = width(moe.out);
     const Range own = share_.rows(out_width);
     for_expert_rows(own, [&](std::uint32_t number, std::size_t begin, std::size_t end) {

@@ -131,15 +131,38 @@ PackedWeights::PackedWeights(const model::Program& program, ThreadPool& pool, co
     });
 }
 
+namespace {
+
+using Key = std::tuple<const model::Model*, std::size_t, std::size_t>;  // model, rank, ranks
+
+struct Kept {
+    std::mutex mutex;
+    std::map<Key, std::weak_ptr<const PackedWeights>> weights;
+};
+
+Kept& all_kept() {
+    static Kept kept;
+    return kept;
+}
+
+Key key_of(const model::Model& model, const Share& share) { return {&model, share.rank(), share.size()}; }
+
+}  // namespace
+
+bool PackedWeights::kept(const model::Model& model, const Share& share) {
+    Kept& all = all_kept();
+    const std::lock_guard lock(all.mutex);
+    const auto found = all.weights.find(key_of(model, share));
+    return found != all.weights.end() && !found->second.expired();
+}
+
 std::shared_ptr<const PackedWeights> PackedWeights::of(const std::shared_ptr<const model::Model>& model,
                                                        ThreadPool& pool, const Share& share) {
-    using Key = std::tuple<const model::Model*, std::size_t, std::size_t>;  // model, rank, ranks
-    static std::mutex mutex;
-    static std::map<Key, std::weak_ptr<const PackedWeights>> kept;
-    const Key key{model.get(), share.rank(), share.size()};
-    const std::lock_guard lock(mutex);
-    std::erase_if(kept, [](const auto& entry) { return entry.second.expired(); });
-    if (const auto found = kept.find(key); found != kept.end()) {
+    Kept& all = all_kept();
+    const Key key = key_of(*model, share);
+    const std::lock_guard lock(all.mutex);
+    std::erase_if(all.weights, [](const auto& entry) { return entry.second.expired(); });
+    if (const auto found = all.weights.find(key); found != all.weights.end()) {
         if (auto weights = found->second.lock()) return weights;
     }
     struct Both {  // the weights' keys are the model's matrices
@@ -148,7 +171,7 @@ std::shared_ptr<const PackedWeights> PackedWeights::of(const std::shared_ptr<con
     };
     const std::shared_ptr<const Both> both(new Both{model, PackedWeights(model->program, pool, share)});
     std::shared_ptr<const PackedWeights> weights(both, &both->weights);
-    kept[key] = weights;
+    all.weights[key] = weights;
     return weights;
 }
 

@@ -35,6 +35,9 @@ public:
                                                    const Share& share = Share(0, 1));
     [[nodiscard]] static std::uint64_t bytes_needed(const model::Program& program, const Share& share = Share(0, 1));
 
+    // Whether a session keeps them, so that another one takes no memory for them.
+    [[nodiscard]] static bool kept(const model::Model& model, const Share& share);
+
     // Null for a matrix that is not packed.
     [[nodiscard]] const PackedMatrix* find(const model::Matrix& matrix) const noexcept;
 

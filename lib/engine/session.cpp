@@ -130,7 +130,10 @@ Result<std::unique_ptr<Session>> Session::create(std::shared_ptr<const model::Mo
     const std::vector<Range> heads = kv_heads_by_layer(program, Share(group));
     const std::uint64_t kv_bytes = KvCache::bytes_needed(program.kv, options.kv_dtype, capacity_tokens, heads);
     std::uint64_t work_bytes = Executor::bytes_needed(program, chunk, group, options.precision);
-    if (options.precision == Precision::fast) work_bytes += PackedWeights::bytes_needed(program, Share(group));
+    const bool fast = options.precision == Precision::fast;
+    if (fast && !PackedWeights::kept(*model, Share(group))) {
+        work_bytes += PackedWeights::bytes_needed(program, Share(group));
+    }
     HETERO_CHECK(check_memory(kv_bytes, work_bytes, capacity_tokens));
     HETERO_TRY(KvCache cache, KvCache::create(program.kv, options.kv_dtype, capacity_tokens, heads));
     try {
@@ -381,7 +384,10 @@ Status Session::truncate(std::uint64_t n_tokens) {
             impl_->position, n_tokens);
     }
     impl_->position = std::min(impl_->position, n_tokens);
-    if (n_tokens == 0) std::fill(impl_->first_held.begin(), impl_->first_held.end(), 0);
+    if (n_tokens == 0) {  // also ends an import that did not come to its end
+        impl_->imported.clear();
+        std::fill(impl_->first_held.begin(), impl_->first_held.end(), 0);
+    }
     return {};
 }
 

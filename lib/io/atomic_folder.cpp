@@ -71,6 +71,15 @@ Result<bool> check_target(const std::string& path, Overwrite overwrite) {
     return true;
 }
 
+// As rename_without_replacing, whose link() takes no folders: where RENAME_NOREPLACE is missing (NFS), rename()
+// replaces an empty folder at most.
+int rename_folder(const char* from, const char* to) {
+    if (::renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0) return 0;
+    if (errno != EINVAL && errno != ENOSYS) return errno;
+    if (::rename(from, to) == 0) return 0;
+    return errno == ENOTEMPTY ? EEXIST : errno;
+}
+
 }  // namespace
 
 Status check_output_folder(const std::string& path, Overwrite overwrite) {
@@ -97,7 +106,7 @@ Result<AtomicFolder> AtomicFolder::create(const std::string& path, Overwrite ove
     return cannot_write(made.path_, target, error);
 }
 
-AtomicFolder::~AtomicFolder() { discard(); }
+AtomicFolder::~AtomicFolder() { release(true); }
 
 AtomicFolder::AtomicFolder(AtomicFolder&& other) noexcept
     : path_(std::move(other.path_)),
@@ -108,7 +117,7 @@ AtomicFolder::AtomicFolder(AtomicFolder&& other) noexcept
 
 AtomicFolder& AtomicFolder::operator=(AtomicFolder&& other) noexcept {
     if (this == &other) return *this;
-    discard();
+    release(true);
     path_ = std::move(other.path_);
     temporary_ = std::move(other.temporary_);
     overwrite_ = other.overwrite_;
@@ -117,10 +126,10 @@ AtomicFolder& AtomicFolder::operator=(AtomicFolder&& other) noexcept {
     return *this;
 }
 
-void AtomicFolder::discard() noexcept {
-    for (Temporary* file : files_) file->release(true);
+void AtomicFolder::release(bool remove) noexcept {
+    for (Temporary* file : files_) file->release(remove);
     files_.clear();
-    if (registration_ != nullptr) std::exchange(registration_, nullptr)->release(true);
+    if (registration_ != nullptr) std::exchange(registration_, nullptr)->release(remove);
 }
 
 Result<AtomicFile> AtomicFolder::create_file(const std::string& name) {
@@ -140,7 +149,7 @@ Status AtomicFolder::give_name() {
     HETERO_CHECK(sync_folder(temporary_, path_));
     HETERO_TRY(const bool there, check_target(path_, overwrite_));
     if (!there) {
-        const int error = rename_without_replacing(temporary_.c_str(), path_.c_str());
+        const int error = rename_folder(temporary_.c_str(), path_.c_str());
         if (error == EEXIST) {
             return fail(Errc::bad_input,
                         "{}: appeared while this output was being made, and is not overwritten (--force does)", path_);
@@ -156,20 +165,24 @@ Status AtomicFolder::give_name() {
                     "{}: cannot be replaced in one step on this file system: {}; remove the folder, or name another",
                     path_, errno_text(error));
     }
-    for (const fs::path& file : old) ::unlink((fs::path(temporary_) / file).c_str());
-    ::rmdir(temporary_.c_str());
-    return {};
+    int error = 0;
+    for (const fs::path& file : old)
+        if (::unlink((fs::path(temporary_) / file).c_str()) != 0 && error == 0 && errno != ENOENT) error = errno;
+    if (::rmdir(temporary_.c_str()) == 0 || errno == ENOENT) return {};
+    if (error == 0) error = errno;
+    release(false);  // what is left is somebody's
+    return fail(Errc::resource,
+                "{}: is written, but the folder that it replaces cannot be removed: {}; the rest is in {}", path_,
+                errno_text(error), temporary_);
 }
 
 Status AtomicFolder::publish() {
     if (registration_ == nullptr) return fail(Errc::internal, "{}: published twice", path_);
     if (Status named = give_name(); !named) {
-        discard();
+        release(true);
         return named;
     }
-    for (Temporary* file : files_) file->release(false);
-    files_.clear();
-    std::exchange(registration_, nullptr)->release(false);
+    release(false);
     HETERO_TRY(const SplitPath target, split_path(path_));
     return sync_folder(target.folder, path_);
 }

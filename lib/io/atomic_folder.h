@@ -30,12 +30,13 @@ public:
     Status write_file(const std::string& name, std::string_view text);
 
     // The temporary takes the name `path` in one step; a folder that is replaced is removed afterwards. Once only.
+    // resource: also where that folder cannot be removed; the new one has its name then.
     Status publish();
 
 private:
     AtomicFolder() = default;
     Status give_name();
-    void discard() noexcept;
+    void release(bool remove) noexcept;  // `remove`: from the disk too
     std::string path_, temporary_;
     Overwrite overwrite_ = Overwrite::refuse;
     Temporary* registration_ = nullptr;

@@ -36,7 +36,7 @@ Result<SplitPath> split_path(const std::string& path);
 [[nodiscard]] tl::unexpected<Error> cannot_write(const std::string& path, const SplitPath& target, int error);
 
 // renameat2 where the file system has RENAME_NOREPLACE, else by other means; fails with EEXIST where `to` exists.
-// Returns 0 or errno.
+// For files. Returns 0 or errno.
 int rename_without_replacing(const char* from, const char* to);
 
 // fsync of a directory; `path` is for the message.

@@ -5,7 +5,6 @@
 
 #include "base/hash.h"
 #include "kv/file_layout.h"
-#include "quant/rotation.h"
 #include "quant/spec.h"
 
 namespace hetero::kv::layout {
@@ -24,16 +23,6 @@ Result<DType> require_dtype(const h5::Node& node, const std::string& name) {
 Result<std::uint32_t> read_kept(const h5::Node& node, const std::string& name) {
     HETERO_TRY(const std::optional<std::int64_t> tokens, node.get<std::int64_t>(name));
     return tokens ? require_u32(node, name) : std::uint32_t{0};
-}
-
-// Whether heads are rotated; absent: no.
-Result<bool> read_rotation(const h5::Node& node, std::uint32_t head_dim) {
-    HETERO_TRY(const std::optional<std::string> rotation, node.get<std::string>("rotation"));
-    const std::string expected = fmt::format("hadamard:{}", quant::rotation_size(head_dim));
-    if (rotation && *rotation != expected)
-        return fail(Errc::bad_input, "attribute rotation of {} is \"{}\"; {} is expected of a head of {}", node.path(),
-                    *rotation, expected, head_dim);
-    return rotation.has_value();
 }
 
 }  // namespace
@@ -80,14 +69,16 @@ Result<Identity> read_identity(const h5::Node& root) {
     return identity;
 }
 
-Result<Scheme> read_scheme(const h5::Node& node, std::uint32_t head_dim) {
+Result<Scheme> read_scheme(const h5::Node& node) {
     Scheme scheme;
     HETERO_TRY(scheme.codec, require<std::string>(node, "scheme"));
+    const bool rotated = scheme.codec.starts_with(rotated_prefix);
+    if (rotated) scheme.codec.erase(0, rotated_prefix.size());
     HETERO_TRY(scheme.source_dtype, require_dtype(node, "source_dtype"));
     const quant::Codec* codec = quant::find_codec(scheme.codec);
-    if (codec == nullptr)
-        return fail(Errc::bad_input, "{}: scheme \"{}\" is not known; there are {}", node.path(), scheme.codec,
-                    quant::codec_names());
+    if (codec == nullptr || (rotated && !codec->has_scale()))
+        return fail(Errc::bad_input, "{}: scheme \"{}{}\" is not known; there are {}", node.path(),
+                    rotated ? rotated_prefix : "", scheme.codec, quant::codec_names());
     HETERO_TRY(scheme.sinks, read_kept(node, "sinks"));
     HETERO_TRY(scheme.window, read_kept(node, "window"));
     if (!codec->has_scale()) return scheme;
@@ -98,7 +89,7 @@ Result<Scheme> read_scheme(const h5::Node& node, std::uint32_t head_dim) {
     HETERO_TRY(scheme.params.group, require_u32(node, "group"));
     HETERO_TRY(scheme.params.symmetric, require<bool>(node, "symmetric"));
     HETERO_TRY(scheme.params.scale_dtype, require_dtype(node, "scale_dtype"));
-    HETERO_TRY(scheme.params.hadamard, read_rotation(node, head_dim));
+    scheme.params.hadamard = rotated;
     return scheme;
 }
 

@@ -33,7 +33,6 @@ Status require_text(const io::h5::Node& node, const std::string& name, std::stri
 // All hard fields, and that they give compat_hash.
 Result<Identity> read_identity(const io::h5::Node& root);
 // Of a values array.
-// `head_dim`: of the part.
-Result<Scheme> read_scheme(const io::h5::Node& node, std::uint32_t head_dim);
+Result<Scheme> read_scheme(const io::h5::Node& node);
 
 }  // namespace hetero::kv::layout

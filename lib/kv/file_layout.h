@@ -1,5 +1,6 @@
 // Names, types and texts of the file format, shared by reader and writer. hetero-kv(5) describes all of it.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <optional>
@@ -15,10 +16,17 @@ namespace hetero::kv::layout {
 
 inline constexpr std::string_view format_name = "hetero-kv";
 inline constexpr std::int64_t schema_major = 1;
-// Of version 1.1 is what 1.0 cannot say: kinds of layers other than gqa, shards, tokens kept as they were. All else is
-// written as 1.0.
+// Before the codec's name, of rotated heads: a reader that knows no rotation refuses a scheme of this name.
+inline constexpr std::string_view rotated_prefix = "had:";
+// Of version 1.1 is what 1.0 cannot say: kinds of layers other than gqa, shards, tokens kept as they were, rotation,
+// scales of a head or a tensor. All else is written as 1.0.
 [[nodiscard]] inline std::int64_t schema_minor_of(const Header& header) noexcept {
-    return header.all_gqa() && !header.is_shard() && !header.keeps_rows() ? 0 : 1;
+    const auto is_new = [](const Scheme& scheme) {
+        return scheme.params.hadamard || scheme.params.axis >= quant::Axis::head;
+    };
+    const bool schemes = std::any_of(header.k_schemes.begin(), header.k_schemes.end(), is_new) ||
+                         std::any_of(header.v_schemes.begin(), header.v_schemes.end(), is_new);
+    return header.all_gqa() && !header.is_shard() && !header.keeps_rows() && !schemes ? 0 : 1;
 }
 inline constexpr std::string_view state_partial = "partial", state_complete = "complete";
 inline constexpr std::string_view rope_convention = "half-split";

@@ -201,7 +201,7 @@ private:
             shapes.push_back(shape);
             for (const PartId id : {PartId::k, PartId::v}) {
                 HETERO_TRY(const h5::Node node, layer.open_dataset(column_name(shape.kind, static_cast<Column>(id))));
-                HETERO_TRY(Scheme scheme, read_scheme(node, header_.identity.head_dim(id)));
+                HETERO_TRY(Scheme scheme, read_scheme(node));
                 header_.schemes(id).push_back(std::move(scheme));
             }
         }
@@ -299,7 +299,7 @@ private:
         const Scheme& scheme = scheme_of(index, column);
         HETERO_TRY(const h5::Node node, group.open_dataset(column_name(kind, column)));
         if (column < Column::k_scale) {
-            HETERO_TRY(layer.part(id).scheme, read_scheme(node, header_.identity.head_dim(id)));
+            HETERO_TRY(layer.part(id).scheme, read_scheme(node));
             if (layer.part(id).scheme != scheme)
                 return fail(Errc::bad_input, "{}: scheme {} differs from {} of the first sequence", node.path(),
                             describe(layer.part(id).scheme), describe(scheme));

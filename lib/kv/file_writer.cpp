@@ -2,7 +2,6 @@
 #include <optional>
 
 #include "kv/file_layout.h"
-#include "quant/rotation.h"
 #include "quant/spec.h"
 
 namespace hetero::kv {
@@ -63,9 +62,9 @@ std::vector<Attribute> root_attributes(const Header& header, std::string provena
     };
 }
 
-std::vector<Attribute> scheme_attributes(const Scheme& scheme, DType value_dtype, std::uint32_t head_dim) {
+std::vector<Attribute> scheme_attributes(const Scheme& scheme, DType value_dtype) {
     std::vector<Attribute> attributes = {
-        {"scheme", scheme.codec},
+        {"scheme", scheme.params.hadamard ? std::string(rotated_prefix) + scheme.codec : scheme.codec},
         {"dtype", text(kernels::dtype_info(value_dtype).name)},
         {"source_dtype", text(kernels::dtype_info(scheme.source_dtype).name)},
     };
@@ -88,7 +87,6 @@ std::vector<Attribute> scheme_attributes(const Scheme& scheme, DType value_dtype
     }
     attributes.push_back({"rounding", text(half ? "codes to nearest even, scale up, zero down" : "to nearest even")});
     if (params.hadamard) {
-        attributes.push_back({"rotation", fmt::format("hadamard:{}", quant::rotation_size(head_dim))});
         attributes.push_back({"formula", text(params.symmetric ? "x = R (q * scale)" : "x = R (q * scale + zero)")});
         return attributes;
     }
@@ -210,8 +208,7 @@ private:
             HETERO_TRY(h5::Node node, write_array(group, column_name(shape.kind, column), *element,
                                                   file_shape(shape.kind, tensor.shape), tensor.bytes));
             if (column < Column::k_scale)
-                HETERO_CHECK(set_all(node, scheme_attributes(layer.part(part_of(column)).scheme, tensor.dtype,
-                                                             header_.identity.head_dim(part_of(column)))));
+                HETERO_CHECK(set_all(node, scheme_attributes(layer.part(part_of(column)).scheme, tensor.dtype)));
         }
         tables_.back().push_back(checksum_layer(header_, layer));
         ++next_;

@@ -1,7 +1,6 @@
 #include "quant/ggml_blocks.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -13,25 +12,18 @@ namespace {
 
 using kernels::DType;
 
-// Stores an f16 and says whether it is finite.
-bool put_f16(float value, std::byte* out) noexcept {
-    std::uint16_t bits = 0;
-    kernels::ops().f32_to_f16(&value, &bits, 1);
-    std::memcpy(out, &bits, sizeof bits);
-    return (bits & 0x7C00U) != 0x7C00U;
-}
-
-float reciprocal(float scale) noexcept { return scale != 0 ? 1 / scale : 0; }
+// Every block stores its scale first and stops there where f16 cannot hold it: an infinite one makes codes of NaN.
 
 // f16 d, then 32 signed codes; rounded half away from zero.
 bool block_q8_0(const float* x, std::byte* out) noexcept {
     float largest = 0;
     for (std::size_t i = 0; i < ggml_block; ++i) largest = std::max(largest, std::fabs(x[i]));
     const float scale = largest / 127, inverse = reciprocal(scale);
-    std::array<std::int8_t, ggml_block> codes;
-    for (std::size_t i = 0; i < ggml_block; ++i) codes[i] = static_cast<std::int8_t>(std::round(x[i] * inverse));
-    std::memcpy(out + 2, codes.data(), codes.size());
-    return put_f16(scale, out);
+    if (!store_half(scale, out)) return false;
+    for (std::size_t i = 0; i < ggml_block; ++i) {
+        out[2 + i] = static_cast<std::byte>(static_cast<std::int8_t>(std::round(x[i] * inverse)));
+    }
+    return true;
 }
 
 // Codes 0 to 15 in 16 bytes: element i in the low half of byte i, element 16 + i in the high half.
@@ -50,33 +42,41 @@ bool block_q4_0(const float* x, std::byte* out) noexcept {
         if (std::fabs(x[i]) > std::fabs(largest)) largest = x[i];
     }
     const float scale = largest / -8, inverse = reciprocal(scale);
+    if (!store_half(scale, out)) return false;
     put_nibbles(x, out + 2, [&](float value) {
-        return static_cast<unsigned>(std::min(15, static_cast<int>(value * inverse + 8.5F)));
+        return static_cast<unsigned>(std::min(15, static_cast<int>(value * inverse + 8.5F)));  // never negative
     });
-    return put_f16(scale, out);
+    return true;
 }
 
-// f16 d, f16 minimum, then nibbles.
+// f16 d, f16 minimum, then nibbles. Of equal extremes the first counts, which tells 0 from -0 (minmax_element takes the
+// last maximum).
 bool block_q4_1(const float* x, std::byte* out) noexcept {
-    const auto [min, max] = std::minmax_element(x, x + ggml_block);
-    const float lowest = *min, scale = (*max - lowest) / 15, inverse = reciprocal(scale);
+    const float lowest = *std::min_element(x, x + ggml_block);
+    const float scale = (*std::max_element(x, x + ggml_block) - lowest) / 15, inverse = reciprocal(scale);
+    if (!store_half(scale, out) || !store_half(lowest, out + 2)) return false;
     put_nibbles(x, out + 4, [&](float value) {
         return static_cast<unsigned>(std::min(15, static_cast<int>((value - lowest) * inverse + 0.5F)));
     });
-    return put_f16(scale, out) & put_f16(lowest, out + 2);
+    return true;
 }
 
 }  // namespace
 
+bool store_half(float value, std::byte* out) noexcept {
+    std::uint16_t bits = 0;
+    kernels::ops().f32_to_f16(&value, &bits, 1);
+    std::memcpy(out, &bits, sizeof bits);
+    return (bits & 0x7C00U) != 0x7C00U;
+}
+
 bool quantize_ggml_blocks(DType type, const float* x, std::size_t n, std::byte* out) noexcept {
     const std::size_t bytes = kernels::dtype_info(type).block_bytes;
-    bool stored = true;
+    const auto block = type == DType::q8_0 ? block_q8_0 : type == DType::q4_0 ? block_q4_0 : block_q4_1;
     for (std::size_t i = 0; i < n; i += ggml_block, out += bytes) {
-        stored &= type == DType::q8_0   ? block_q8_0(x + i, out)
-                  : type == DType::q4_0 ? block_q4_0(x + i, out)
-                                        : block_q4_1(x + i, out);
+        if (!block(x + i, out)) return false;
     }
-    return stored;
+    return true;
 }
 
 }  // namespace hetero::quant

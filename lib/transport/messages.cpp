@@ -1,6 +1,7 @@
 #include "transport/messages.h"
 
 #include "base/printable.h"
+#include "kv/file_layout.h"
 #include "transport/wire_bytes.h"
 
 namespace hetero::transport {
@@ -144,7 +145,7 @@ Result<kv::Header> take_header(ByteReader& in, std::uint16_t version) {
 }  // namespace
 
 std::uint16_t protocol_version_of(const kv::Header& header) noexcept {
-    return header.all_gqa() && !header.is_shard() ? 1 : 2;
+    return kv::layout::schema_minor_of(header) == 0 ? 1 : 2;
 }
 
 std::vector<std::byte> encode(const Hello& hello) {

@@ -12,8 +12,9 @@
 
 namespace hetero::transport {
 
-// Versions of the conversation; the frames of both have wire_version. Version 2 adds layer shapes and the shard to
-// OFFER, and is spoken only where a state has them: all others can be sent to and taken from a peer of version 1.
+// Versions of the conversation; the frames of both have wire_version. Version 2 adds to OFFER what hetero-kv 1.1 adds
+// to 1.0 (layer shapes, shard, kept tokens, rotation, the axes head and tensor), and is spoken only where a state has
+// some of it: all others can be sent to and taken from a peer of version 1.
 inline constexpr std::uint16_t min_protocol_version = 1, max_protocol_version = 2;
 [[nodiscard]] std::uint16_t protocol_version_of(const kv::Header& header) noexcept;
 

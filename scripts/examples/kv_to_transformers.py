@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Continues a hetero-kv state in Hugging Face transformers, greedily: the same tokens as hetero-decode gives.
 
-Takes whole states whose layers hold K and V of all tokens; others are refused, for transformers keeps them otherwise.
+Takes whole states whose layers hold K and V of all tokens, as f16, bf16, f32, or int8 by token or channel; others are
+refused, for transformers keeps them otherwise, or because kv-quantize is what reads them.
 Usage: kv_to_transformers.py MODEL STATE.h5 [N]
 MODEL is a Hugging Face folder or a .gguf file (transformers widens its weights). Needs torch, transformers, h5py; a
 .gguf also needs gguf. The state's file format is described in hetero-kv(5). Prints the N (default 32) new token ids.
@@ -15,9 +16,25 @@ import torch
 from transformers import AutoModelForCausalLM, DynamicCache
 
 
+def refusal(a):
+    """Why this K or V is not read here; None where it is. Attributes as in hetero-kv(5)."""
+    scheme, axis = a.attrs["scheme"], a.attrs.get("axis")
+    if "rotation" in a.attrs or scheme.startswith("had:"):
+        return f"its heads are rotated ({scheme})"
+    if a.attrs.get("sinks", 0) != 0 or a.attrs.get("window", 0) != 0:
+        return "its first or last tokens are kept apart (sinks, window)"
+    if scheme in ("f16", "bf16", "f32") or (scheme == "int8" and axis in ("token", "channel")):
+        return None
+    return f"its scheme is {scheme}" + (f" along the axis {axis}" if axis else "")
+
+
 def load(layer, name):
     """K or V of a layer as float32 [1][kv_head][token][head_dim], the order that transformers has."""
     a = layer[name]
+    why = refusal(a)
+    if why:
+        sys.exit(f"{state}: {a.name}: {why}; f16, bf16, f32 and int8 by token or channel are read here: "
+                 f"kv-quantize --dtype f16 {state} -o PLAIN.h5")
     x = a[...].astype(np.float32)
     if a.attrs["scheme"] == "int8":
         axis, n = (2, x.shape[2]) if a.attrs["axis"] == "token" else (0, x.shape[0])

@@ -43,12 +43,13 @@ const Source ggufs[] = {
 
 std::shared_ptr<const model::Model> load(const std::string& path) { return must(model::Model::load(path)); }
 
-convert::Report convert_model(const std::string& from, const std::string& to, std::string_view dtype, int threads = 0) {
+convert::Report convert_model(const std::string& from, const std::string& to, std::string_view dtype, int threads = 0,
+                              const std::vector<convert::Keep>& keeps = {}) {
     const auto model = load(from);
     const Target target = to.ends_with(".gguf") ? Target::gguf : Target::folder;
     const convert::Plan plan = must(convert::make_plan(*model, target));
     const auto choices =
-        must(convert::choose_types(plan, *model->weights, target, *quant::find_weight_format(dtype), {}));
+        must(convert::choose_types(plan, *model->weights, target, *quant::find_weight_format(dtype), keeps));
     convert::Options options;
     options.threads = threads;
     return must(convert::write_model(*model, plan, choices, target, to, options));
@@ -232,6 +233,33 @@ TEST_CASE("the bytes do not depend on the number of threads") {
         }
         std::remove((out / "one.gguf").c_str());
         std::remove((out / "three.gguf").c_str());
+    }
+}
+
+TEST_CASE("the fast precision of experts whose matrices are of unlike types") {
+    const TempDir out;
+    const std::string to = out / "mixed.gguf";
+    const std::vector<TokenId> prompt{3, 141, 59, 26, 5, 358, 97, 9, 323, 84, 62, 64};
+    for (const char* matrix : {"gate", "up", "down"}) {
+        CAPTURE(matrix);
+        const auto keep = must(convert::parse_keep(fmt::format("blk.*.ffn_{}_exps.weight=f32", matrix)));
+        convert_model(testdata("golden/tiny/mixtral/bf16"), to, "q8_0", 0, {keep});
+        const auto model = load(to);
+        engine::Options options;
+        options.kv_dtype = DType::f32;
+        const auto logits = [&](engine::Precision precision) {
+            options.precision = precision;
+            return prefill_all(*must(engine::Session::create(model, options, prompt.size())), prompt);
+        };
+        const std::vector<float> fast = logits(engine::Precision::fast), precise = logits(engine::Precision::precise);
+        double difference = 0, size = 0;
+        for (std::size_t i = 0; i < precise.size(); ++i) {
+            const double delta = static_cast<double>(fast[i]) - static_cast<double>(precise[i]);
+            difference += delta * delta;
+            size += static_cast<double>(precise[i]) * static_cast<double>(precise[i]);
+        }
+        CHECK(std::sqrt(difference / size) < 0.1);
+        std::filesystem::remove(to);
     }
 }
 

@@ -160,6 +160,9 @@ case $scenario in
   mixed)
     refuses 2 "rank 1 of it has --chunk 7, the first --chunk 256" \
       -n 2 ./one_more.sh 1 "--chunk 7" hetero-prefill --tp 2 -m "$llama" --tokens $prompt -o new.h5
+    refuses 2 "rank 1 of it has HETERO_BACKEND scalar, the first HETERO_BACKEND avx2" \
+      -n 2 bash -c 'b=avx2; [ $OMPI_COMM_WORLD_RANK -ne 1 ] || b=scalar
+        HETERO_BACKEND=$b exec hetero-prefill --tp 2 -m "$1" --tokens 5,6 -o new.h5' _ "$llama"
     refuses 3 "rank 2 of the group finds another model here" \
       -n 3 bash -c 'm=llama-f32; [ $OMPI_COMM_WORLD_RANK -ne 2 ] || m=llama-q8_0
         exec hetero-prefill --tp 3 -m "$1/$m.gguf" --tokens 5,6 -o new.h5' _ "$testdata/golden/tiny/gguf"

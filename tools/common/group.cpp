@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "common/sources.h"
+#include "kernels/api/ops.h"
 #include "kv/shard_files.h"
 
 namespace hetero::tool {
@@ -14,7 +15,8 @@ namespace {
 constexpr std::array may_differ = {"model",   "threads",  "json",       "report", "quiet",
                                    "verbose", "progress", "log-format", "config"};
 
-// Every other option with its value, one a line.
+// Every other option with its value, one a line; and the kernels, whose roundings differ: where experts are chosen, two
+// ranks could choose differently.
 std::string options_text(const OptionTable& table) {
     std::string text;
     for (const Option& option : table.options()) {
@@ -23,6 +25,7 @@ std::string options_text(const OptionTable& table) {
         std::replace(value.begin(), value.end(), '\n', ' ');
         text += fmt::format("{}{} {}\n", option.positional ? "" : "--", option.name(), value);
     }
+    text += fmt::format("HETERO_BACKEND {}\n", kernels::ops().name);
     return text;
 }
 
@@ -43,6 +46,7 @@ std::vector<std::byte> bytes_of(std::string_view text) {
     const auto bytes = std::as_bytes(std::span(text));
     return {bytes.begin(), bytes.end()};
 }
+
 // This rank's file of a state in shards.
 std::string own_path(const transport::Endpoint& whole) {
     const Communicator& group = transport::group();

@@ -49,8 +49,7 @@ Result<std::vector<float>> extend_to(engine::Session& session, std::span<const e
     HETERO_CHECK(check_belongs(held, wanted));
     if (held.size() == wanted.size() && !held_logits.empty()) return held_logits;
     // Logits belong to one position: where those of the last one are not known, its token is computed again.
-    std::size_t keep = std::min(held.size(), wanted.size() - 1);
-    if (!session.can_truncate(keep)) keep = 0;  // a state that keeps windows only: from the start
+    const std::size_t keep = std::min(held.size(), wanted.size() - 1);
     HETERO_CHECK(session.truncate(keep));
     std::vector<float> logits;
     const auto take = [&](std::uint64_t, std::span<const float> values) -> Status {

@@ -21,6 +21,7 @@ struct ModelOptions {
     [[nodiscard]] engine::Precision precision() const {
         return precise ? engine::Precision::precise : engine::Precision::fast;
     }
+    [[nodiscard]] const char* precision_name() const { return precise ? "precise" : "fast"; }  // in reports and states
 };
 void add_model_options(OptionTable& table, ModelOptions& options);  // all but the precision
 void add_precise_option(OptionTable& table, ModelOptions& options);

@@ -80,7 +80,8 @@ public:
         continued_ = make_header(loaded_, dtype);
         continued_.provenance = header_.provenance;
         continued_.provenance.push_back(tool_.provenance(
-            fmt::format("decode n={} kv_dtype={}", options_.generate.max_tokens, continued_.k_schemes.front().codec)));
+            fmt::format("decode n={} kv_dtype={} precision={}", options_.generate.max_tokens,
+                        continued_.k_schemes.front().codec, options_.model.precision_name())));
         if (header_.sequences.size() > 1) HETERO_CHECK(read_all());
         for (std::size_t i = 0; i < header_.sequences.size(); ++i) HETERO_CHECK(run_sequence(i));
         return {};
@@ -279,6 +280,7 @@ Status run_decode(Tool& tool, const DecodeOptions& options) {
 
     Json& report = tool.report();
     report["model"] = loaded.identity.model_id;
+    report["precision"] = options.model.precision_name();
     report["load_ms"] = number(loaded.load_ms);
     report["read_ms"] = nullptr;  // known later; the order is that of the manual
     report["kv_bytes"] = source->header().payload_bytes();

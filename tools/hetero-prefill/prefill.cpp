@@ -139,6 +139,7 @@ public:
         report["model"] = header.identity.model_id;
         report["n_tokens"] = n_tokens;
         report["n_computed"] = computed_;
+        report["precision"] = options_.model.precision_name();
         report["load_ms"] = number(loaded.load_ms);
         report["prefill_ms"] = number(milliseconds_);
         report["tokens_per_s"] = number(rate);
@@ -230,8 +231,9 @@ Status run_prefill(Tool& tool, const PrefillOptions& options) {
 
     kv::Header header = make_header(loaded, dtype);
     if (prefix) header.provenance = prefix->header.provenance;
-    header.provenance.push_back(tool.provenance(
-        fmt::format("prefill kv_dtype={} chunk={}", header.k_schemes.front().codec, options.chunk_tokens)));
+    header.provenance.push_back(
+        tool.provenance(fmt::format("prefill kv_dtype={} chunk={} precision={}", header.k_schemes.front().codec,
+                                    options.chunk_tokens, options.model.precision_name())));
     if (options.transfer.dry_run) {
         for (const Job& job : jobs)
             header.sequences.push_back({job.prompt.id, job.prompt.tokens, -1, job.prompt.special_parsed, {}});
@@ -252,9 +254,10 @@ Status run_prefill(Tool& tool, const PrefillOptions& options) {
     HETERO_TRY(auto session, engine::Session::create(loaded.model, engine_options, capacity));
     PrefillRun run(tool, options, std::move(jobs), prefix ? &*prefix : nullptr);
     HETERO_CHECK(run.compute(*session, header));
+    kv::Header written = header;  // of a shard where each rank writes its own
     HETERO_TRY(auto sink, GroupWriter(options.transfer.shards)
-                              .open(endpoints.outputs.front(), options.transfer.transport(tool), *session, header));
-    HETERO_CHECK(run.write(*session, header, *sink));
+                              .open(endpoints.outputs.front(), options.transfer.transport(tool), *session, written));
+    HETERO_CHECK(run.write(*session, written, *sink));
     run.report(header, loaded);
     return {};
 }

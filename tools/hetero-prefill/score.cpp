@@ -58,6 +58,7 @@ Status run_score(Tool& tool, const PrefillOptions& options) {
     report["window_tokens"] = window;
     report["nll_mean"] = number(score.nll_sum / static_cast<double>(score.scored));
     report["perplexity"] = number(score.perplexity());
+    report["precision"] = options.model.precision_name();
     report["load_ms"] = number(loaded.load_ms);
     report["prefill_ms"] = number(seconds * 1e3);
     report["tokens_per_s"] = number(static_cast<double>(tokens.size()) / seconds);

@@ -96,7 +96,7 @@ public:
         report["gate_value"] = number(gate_.value);
         report["gate_n"] = gate_n_;
         report["max_stands_in_for_p99"] = gate_.max_stands_in;
-        if (drift_) report["precision"] = options_.model.precise ? "precise" : "fast";
+        if (drift_) report["precision"] = options_.model.precision_name();
         report["floor"] = floor_ ? number(*floor_) : Json(nullptr);
         add_to_report(report, drift_);
         report_weights(tool_, "A and B", a.header().identity, b.header().identity);

@@ -12,6 +12,7 @@ using model::RoutingRule;
 // mscale_all_dim, by which YaRN lets scores grow: what the configuration keeps is what it comes to. 0: none.
 double all_dims(const model::Config& config) {
     if (config.rope.scaling != model::RopeScalingKind::yarn || config.attention_scale == 0) return 0;
+    if (config.rope.factor <= 1) return 1;  // nothing grows
     const double growth = std::sqrt(config.attention_scale * std::sqrt(static_cast<double>(config.head_dim)));
     return std::round((growth - 1) / (0.1 * std::log(config.rope.factor)) * 1e6) / 1e6;  // given with few digits
 }

@@ -1,37 +1,18 @@
-// What block formats share: 16-bit scales, and the walk over the blocks of a row.
+// What block formats share: the walk over the blocks of a row, and the formats whose blocks are KV codecs too.
 #pragma once
 #include <cmath>
 #include <cstring>
 
 #include "kernels/api/ops.h"
+#include "quant/ggml_blocks.h"
 #include "quant/weights/weight_format.h"
 
 namespace hetero::quant {
-
-inline std::uint16_t to_half(float value) {
-    std::uint16_t half = 0;
-    kernels::ops().f32_to_f16(&value, &half, 1);
-    return half;
-}
 
 inline float from_half(std::uint16_t half) {
     float value = 0;
     kernels::ops().f16_to_f32(&half, &value, 1);
     return value;
-}
-
-// False where it overflows.
-inline bool store_half(float value, std::byte* out) {
-    const std::uint16_t half = to_half(value);
-    std::memcpy(out, &half, sizeof half);
-    return (half & 0x7c00U) != 0x7c00U;
-}
-
-// 1 / d as ggml takes it: 0 for 0. Below 2^-128 the reciprocal is infinite; such a scale is 0 in 16 bits, so the codes
-// do not matter, but they must not come from infinities.
-inline float reciprocal(float d) {
-    const float inverse = d != 0 ? 1.0F / d : 0.0F;
-    return std::isfinite(inverse) ? inverse : 0.0F;
 }
 
 // `encode(x, out)` stores one block of finite values and returns false where a scale overflows.
@@ -47,5 +28,22 @@ RowProblem encode_blocks(std::span<const float> row, kernels::DType dtype, std::
     }
     return {};
 }
+
+// Q8_0, Q4_0 or Q4_1, defined in quant/ggml_blocks.cpp.
+class GgmlFormat final : public WeightFormat {
+public:
+    GgmlFormat(std::string_view name, kernels::DType dtype) : name_(name), dtype_(dtype) {}
+    [[nodiscard]] std::string_view name() const noexcept override { return name_; }
+    [[nodiscard]] kernels::DType dtype() const noexcept override { return dtype_; }
+    [[nodiscard]] RowProblem encode(std::span<const float> row, std::byte* out, float*) const override {
+        return encode_blocks(row, dtype_, out, [&](const float* x, std::byte* block) {
+            return quantize_ggml_blocks(dtype_, x, ggml_block, block);
+        });
+    }
+
+private:
+    std::string_view name_;
+    kernels::DType dtype_;
+};
 
 }  // namespace hetero::quant

@@ -1,7 +1,12 @@
 // What the writers write, the readers read; and a folder is there whole or not at all.
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
+#include <functional>
 
 #include "io/atomic_folder.h"
 #include "io/gguf_writer.h"
@@ -13,6 +18,20 @@
 using namespace hetero;
 using namespace hetero::io;
 using kernels::DType;
+
+namespace {
+// Called before a rename with flags; what it returns, if not 0, is the error of it.
+std::function<int(unsigned flags)> before_rename;
+}  // namespace
+
+// Stands in for the C library's, to be a file system without such renames, or another program that is quicker.
+extern "C" int renameat2(int from_folder, const char* from, int to_folder, const char* to, unsigned flags) noexcept {
+    if (const int error = before_rename ? before_rename(flags) : 0; error != 0) {
+        errno = error;
+        return -1;
+    }
+    return static_cast<int>(::syscall(SYS_renameat2, from_folder, from, to_folder, to, flags));
+}
 
 namespace {
 
@@ -258,4 +277,54 @@ TEST_CASE("a folder that is there is replaced only if asked to, and only if it i
     CHECK(check_output_folder(place / "none/there", Overwrite::replace).error().code == Errc::resource);
     CHECK(place.names() == std::vector<std::string>{"file", "model", "papers"});
     CHECK(test::read_file(path + "/config.json") == "second");
+}
+
+TEST_CASE("a folder is published on file systems without RENAME_NOREPLACE, and replaces none that has files") {
+    const test::TempDir place;
+    const std::string path = place / "model";
+    for (const int missing : {EINVAL, ENOSYS}) {
+        int renames = 0;
+        before_rename = [&](unsigned flags) { return ++renames, flags == RENAME_NOREPLACE ? missing : 0; };
+        auto folder = must(AtomicFolder::create(path, Overwrite::refuse));
+        auto late = must(AtomicFolder::create(path, Overwrite::refuse));
+        must(folder.write_file("config.json", "first"));
+        must(late.write_file("config.json", "late"));
+        must(folder.publish());
+        CHECK(renames > 0);
+        CHECK(late.publish().error().code == Errc::bad_input);
+        auto beaten = must(AtomicFolder::create(place / "beaten", Overwrite::refuse));
+        must(beaten.write_file("config.json", "beaten"));
+        before_rename = [&](unsigned) { return place.write("beaten/config.json", "quicker"), missing; };
+        CHECK(beaten.publish().error().message.find("appeared while") != std::string::npos);
+        before_rename = nullptr;
+        CHECK(test::read_file(path + "/config.json") == "first");
+        CHECK(test::read_file(place / "beaten/config.json") == "quicker");
+        CHECK(place.names() == std::vector<std::string>{"beaten", "model"});
+        std::filesystem::remove_all(path);
+        std::filesystem::remove_all(place / "beaten");
+    }
+}
+
+TEST_CASE("what cannot be removed of a folder that is replaced stays, and is named") {
+    const test::TempDir place;
+    place.write("model/config.json", "old");
+    std::string left;
+    {
+        auto folder = must(AtomicFolder::create(place / "model", Overwrite::replace));
+        must(folder.write_file("config.json", "new"));
+        must(folder.write_file("notes.txt", "new"));
+        left = folder.temporary_path();
+        before_rename = [&](unsigned flags) {
+            if (flags == RENAME_EXCHANGE) place.write("model/notes.txt", "somebody's");
+            return 0;
+        };
+        const Status published = folder.publish();
+        before_rename = nullptr;
+        REQUIRE_FALSE(published);
+        CHECK(published.error().code == Errc::resource);
+        CHECK(published.error().message.find(left) != std::string::npos);
+    }
+    CHECK(test::read_file(place / "model/config.json") == "new");
+    CHECK(test::read_file(place / "model/notes.txt") == "new");
+    CHECK(test::read_file(left + "/notes.txt") == "somebody's");
 }

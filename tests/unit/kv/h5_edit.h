@@ -59,6 +59,19 @@ inline void set_text(hid_t file, const char* object, const char* name, const cha
     H5Tclose(type);
 }
 
+inline std::string get_text(hid_t file, const char* object, const char* name) {
+    const hid_t attribute = H5Aopen_by_name(file, object, name, H5P_DEFAULT, H5P_DEFAULT);
+    REQUIRE(attribute >= 0);
+    const hid_t type = H5Aget_type(attribute);
+    char* text = nullptr;
+    REQUIRE(H5Aread(attribute, type, &text) >= 0);
+    std::string value = text;
+    H5free_memory(text);
+    H5Tclose(type);
+    H5Aclose(attribute);
+    return value;
+}
+
 // Puts another dataset in the place of one.
 inline void replace_dataset(hid_t file, const char* path, hid_t type, std::vector<hsize_t> shape,
                             hsize_t chunk_rows = 0, int gzip = 0) {

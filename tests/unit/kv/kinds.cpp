@@ -158,6 +158,41 @@ TEST_CASE("whole states of gqa layers stay states of version 1.0, however their 
     CHECK(load_image(image)->header.layer_shapes.empty());
 }
 
+TEST_CASE("rotation is in the scheme's name, and it and the axes head and tensor make version 1.1") {
+    const auto minor_of = [](const Plan& plan, const char* scheme) {
+        const TempDir folder;
+        const kv::State state = make_state(plan);
+        save(state, folder / "a.h5");
+        const auto back = load(folder / "a.h5");
+        REQUIRE_MESSAGE(back.has_value(), back.error().message);
+        CHECK(difference(state, *back) == "");
+        const hid_t file = H5Fopen((folder / "a.h5").c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);
+        CHECK(get_text(file, "/sequences/0000/layers/001/v", "scheme") == scheme);
+        const std::int64_t minor = get_integer(file, "/", "schema_minor");
+        H5Fclose(file);
+        return minor;
+    };
+    Plan plan = kind_plan("gqa");
+    plan.v = spec_scheme("int8:token:sym");
+    CHECK(minor_of(plan, "int8") == 0);
+    plan.v = spec_scheme("int8:channel:g4:asym");
+    CHECK(minor_of(plan, "int8") == 0);
+    plan.v = spec_scheme("int8:head:g4:sym");
+    CHECK(minor_of(plan, "int8") == 1);
+    plan.v = spec_scheme("int8:tensor:g4:sym");
+    CHECK(minor_of(plan, "int8") == 1);
+    plan.v = spec_scheme("had:int8:token:sym");
+    REQUIRE(plan.v.params.hadamard);
+    CHECK(minor_of(plan, "had:int8") == 1);
+
+    const char* v = "/sequences/0000/layers/001/v";
+    for (const char* unknown : {"had:int9", "had:", "had:had:int8", "had:f16", "rot:int8"})
+        check_refused(after(make_state(plan), [&](hid_t file) { set_text(file, v, "scheme", unknown); }),
+                      {v, unknown, "is not known"});
+    check_refused(after(make_state(plan), [&](hid_t file) { set_text(file, v, "scheme", "int8"); }),
+                  {"root of /integrity"});
+}
+
 TEST_CASE("kinds and shards have their lines in the root's text, and change nothing of compat_hash") {
     kv::Header header = make_header(kind_plan("mla and swa"));
     const Digest compat = kv::compat_hash(header.identity);

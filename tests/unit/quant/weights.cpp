@@ -5,6 +5,7 @@
 #include "kernels/api/ops.h"
 #include "quant/weights/weight_format.h"
 #include "support/golden.h"
+#include "unit/quant/support.h"
 
 namespace {
 
@@ -211,5 +212,60 @@ TEST_CASE("what a format cannot hold is a problem at its place") {
         const quant::RowProblem problem = format_of(name).encode(row, out.data(), &scale);
         CHECK(problem.kind == Kind::overflow);
         CHECK(problem.index / 256 == 1);
+    }
+}
+
+// Blocks of 32 are stored as weights and as K or V; each of the two paths is held to bytes that follow from the
+// formats.
+TEST_CASE("the smallest, the largest and both zeros in blocks of 32, as weights and in a KV state") {
+    using Bytes = std::vector<std::uint8_t>;
+    const auto expect = [](const std::string& name, const std::vector<float>& x, const Bytes& head,
+                           const Bytes& codes) {
+        CAPTURE(name);
+        CAPTURE(x[0]);
+        Bytes expected = head;
+        for (std::size_t i = 0; expected.size() < kernels::dtype_bytes(format_of(name).dtype(), 32); ++i)
+            expected.push_back(codes[i % codes.size()]);
+        const auto as_weights = encode(format_of(name), x).bytes;
+        const auto as_kv = hetero::test::encode("compat:" + name, {}, {1, 1, 32}, x).values;
+        REQUIRE(as_weights.size() == expected.size());
+        CHECK(std::memcmp(as_weights.data(), expected.data(), expected.size()) == 0);
+        CHECK(as_kv == as_weights);
+    };
+    const auto alternating = [](float even, float odd) {
+        std::vector<float> x(32, even);
+        for (std::size_t i = 1; i < 32; i += 2) x[i] = odd;
+        return x;
+    };
+    const float least = std::numeric_limits<float>::denorm_min();
+    for (const float tiny : {least, 100 * least, 0x1p-130F}) {  // the reciprocal of each scale is infinite
+        const auto x = alternating(tiny, -tiny);
+        expect("q8_0", x, {0, 0}, {0});
+        expect("q4_0", x, {0, 0x80}, {0x88});
+        expect("q4_1", x, {0, 0, 0, 0x80}, {0});
+    }
+    // Scales that f16 rounds to 0, but whose reciprocal is finite: codes as of any other block.
+    const auto small = alternating(0x1p-100F, -0x1p-100F);
+    expect("q8_0", small, {0, 0}, {127, 0x81});
+    expect("q4_0", small, {0, 0x80}, {0x00, 0xff});
+    expect("q4_1", small, {0, 0, 0, 0x80}, {0xff, 0x00});
+    // Of equal extremes the first counts.
+    std::vector<float> zeros(32);
+    zeros[31] = -0.0F;
+    expect("q8_0", zeros, {0, 0}, {0});
+    expect("q4_0", zeros, {0, 0x80}, {0x88});
+    expect("q4_1", zeros, {0, 0, 0, 0}, {0});
+    // Scales beyond f16; max - min of the first is beyond f32 too.
+    for (const float huge : {std::numeric_limits<float>::max(), 3e38F, 1e30F, 0x1p24F}) {
+        for (const std::string name : {"q8_0", "q4_0", "q4_1"}) {
+            CAPTURE(name);
+            CAPTURE(huge);
+            const auto x = alternating(huge, -huge);
+            std::vector<std::byte> out(64);
+            const quant::RowProblem problem = format_of(name).encode(x, out.data(), nullptr);
+            CHECK(problem.kind == quant::RowProblem::Kind::overflow);
+            CHECK(problem.index == 0);
+            CHECK(contains(refusal("compat:" + name, {}, {1, 1, 32}, x), "beyond f16"));
+        }
     }
 }

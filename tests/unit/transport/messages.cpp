@@ -134,6 +134,44 @@ TEST_CASE("an OFFER of version 2 carries layer shapes and the shard; one without
     CHECK(with(4, 2).find("head_count is 2") != std::string::npos);
 }
 
+TEST_CASE("rotation, kept tokens and the axes head and tensor, of any layer and part, need version 2") {
+    kv::Scheme quantized;
+    quantized.codec = "int8";
+    quantized.params = {quant::Axis::token, 0, true, kv::DType::f16};
+    const auto check = [](std::uint16_t version, auto change, kv::Scheme scheme) {
+        change(scheme);
+        for (const kv::PartId part : {kv::PartId::k, kv::PartId::v}) {
+            Offer offer = example_offer();
+            offer.header.schemes(part).back() = scheme;
+            const Status checked = kv::check_header(offer.header);
+            REQUIRE_MESSAGE(checked, checked.error().message);
+            offer.payload_bytes = offer.header.payload_bytes();
+            CHECK(protocol_version_of(offer.header) == version);
+            const auto decoded = decode_offer(encode(offer), version);
+            REQUIRE_MESSAGE(decoded, decoded.error().message);
+            CHECK(decoded->header.schemes(part) == offer.header.schemes(part));
+        }
+    };
+    check(
+        1, [](kv::Scheme&) {}, quantized);
+    check(
+        1,
+        [](kv::Scheme& s) {
+            s.params = {quant::Axis::channel, 1, true, kv::DType::f16};
+        },
+        quantized);
+    check(
+        2, [](kv::Scheme& s) { s.params.axis = quant::Axis::head; }, quantized);
+    check(
+        2, [](kv::Scheme& s) { s.params.axis = quant::Axis::tensor; }, quantized);
+    check(
+        2, [](kv::Scheme& s) { s.params.hadamard = true; }, quantized);
+    check(
+        2, [](kv::Scheme& s) { s.sinks = 1; }, quantized);
+    check(
+        2, [](kv::Scheme& s) { s.window = 1; }, quantized);
+}
+
 TEST_CASE("reasons are one line and keep their code") {
     const auto reason = decode_reason(encode(Error{Errc::bad_input, "a.h5: bad\nline\x1b[31m"}));
     REQUIRE(reason);

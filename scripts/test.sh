@@ -13,8 +13,8 @@ scripts/get-model.sh >/dev/null || echo "test.sh: the real model could not be ha
 status=0
 for preset in "${presets[@]}"; do
   printf '\n== %s ==\n' "$preset"
-  cmake --preset "$preset" >/dev/null
+  cmake --preset "$preset" -DHETERO_TESTS=ON >/dev/null  # quickstart.sh leaves them out of the same folder
   cmake --build --preset "$preset" -- --quiet
-  ctest --preset "$preset" -j "$(nproc)" || status=1
+  ctest --preset "$preset" --no-tests=error -j "$(nproc)" || status=1
 done
 exit $status

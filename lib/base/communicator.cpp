@@ -3,11 +3,12 @@
 #include <chrono>
 #include <cstring>
 
+#include "base/clock.h"
+
 namespace hetero {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // How a rank tells the others how it fares: the code (0: well), the length of the text, the text.
 constexpr std::size_t verdict_bytes = 1024, max_text_bytes = verdict_bytes - 2 * sizeof(std::uint32_t);

@@ -28,7 +28,7 @@ Result<Known> find(const model::Config& config) {
     for (const model::Family* one : model::families()) {
         if (one->name == config.arch && !one->gguf_architecture.empty()) known.family = one;
     }
-    if (known.conversion == nullptr || known.family == nullptr || known.family->decoder == nullptr) {
+    if (known.conversion == nullptr || known.family == nullptr) {
         return fail(Errc::bad_input, "models of the family {} are not converted; known are: {}", config.arch, names);
     }
     return known;

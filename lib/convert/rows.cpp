@@ -4,6 +4,7 @@
 
 #include "base/printable.h"
 #include "kernels/api/ops.h"
+#include "model/quantization.h"
 
 namespace hetero::convert {
 namespace {
@@ -72,7 +73,7 @@ Result<Rows::Part> Rows::open_piece(const io::TensorSource& source, const Tensor
                     part.row_bytes * matrix.rows);
     }
     if (view.dtype == DType::i8) {
-        const io::TensorView* scale = source.find(piece.source + "_scale");
+        const io::TensorView* scale = source.find(model::row_scale_name(piece.source));
         const bool fits =
             scale != nullptr && as_matrix(scale->shape).rows * as_matrix(scale->shape).cols == matrix.rows;
         if (!fits || (scale->dtype != DType::f32 && scale->dtype != DType::bf16 && scale->dtype != DType::f16)) {

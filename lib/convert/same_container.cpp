@@ -9,6 +9,7 @@
 #include "io/gguf.h"
 #include "io/mapped_file.h"
 #include "model/digest.h"
+#include "model/quantization.h"
 
 namespace hetero::convert {
 namespace {
@@ -37,14 +38,14 @@ constexpr std::array files_to_copy = {"config.json",
                                       "NOTICE"};
 
 bool is_scale_of_int8(const io::TensorSource& weights, const std::string& name) {
-    constexpr std::string_view ending = "_scale";
-    if (!name.ends_with(ending)) return false;
-    const io::TensorView* matrix = weights.find(std::string_view(name).substr(0, name.size() - ending.size()));
+    if (!name.ends_with(model::row_scale_ending)) return false;
+    const io::TensorView* matrix =
+        weights.find(std::string_view(name).substr(0, name.size() - model::row_scale_ending.size()));
     return matrix != nullptr && matrix->dtype == DType::i8;
 }
 
 bool is_weight(const io::TensorSource& weights, const std::string& name, const io::TensorView& view) {
-    if (view.dtype == DType::i8) return weights.find(name + "_scale") != nullptr;
+    if (view.dtype == DType::i8) return weights.find(model::row_scale_name(name)) != nullptr;
     return view.dtype != DType::u8 && view.dtype != DType::i32;
 }
 

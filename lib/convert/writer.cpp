@@ -4,9 +4,9 @@
 #include <array>
 #include <chrono>
 #include <map>
-#include <memory>
 #include <new>
 
+#include "base/clock.h"
 #include "base/printable.h"
 #include "convert/config_json.h"
 #include "convert/encoder.h"
@@ -17,6 +17,7 @@
 #include "io/safetensors.h"
 #include "io/safetensors_writer.h"
 #include "model/digest.h"
+#include "model/quantization.h"
 
 namespace hetero::convert {
 namespace {
@@ -46,8 +47,6 @@ std::uint32_t file_type(const std::vector<TensorReport>& tensors) {
     return most->number;
 }
 
-std::string scale_name(const std::string& name) { return name + "_scale"; }
-
 struct Job {
     const model::Model& model;
     const Plan& plan;
@@ -63,7 +62,7 @@ std::vector<io::TensorSpec> specs_of(const Plan& plan, const std::vector<Choice>
         const TensorPlan& tensor = plan.tensors[i];
         specs.push_back({tensor.name, choices[i].format->dtype(), tensor.shape});
         if (choices[i].format->has_row_scale()) {
-            specs.push_back({scale_name(tensor.name), DType::f32, {tensor.shape.front(), 1}});
+            specs.push_back({model::row_scale_name(tensor.name), DType::f32, {tensor.shape.front(), 1}});
         }
     }
     return specs;
@@ -131,7 +130,6 @@ Status write_gguf(Job& job, const std::string& path) {
 Status write_folder(Job& job, const std::string& path) {
     HETERO_TRY(io::AtomicFolder folder, io::AtomicFolder::create(path, job.options.overwrite));
     for (const auto& [name, text] : job.plan.files) {
-        if (name == model::lineage_file) continue;
         if (name != "config.json") {
             HETERO_CHECK(folder.write_file(name, text));
             continue;
@@ -191,7 +189,7 @@ Result<Report> write_model(const model::Model& model, const Plan& plan, const st
         HETERO_TRY(Report report, preview(model, plan, choices));
         Job job{model, plan, choices, options, std::move(report)};
         HETERO_CHECK(target == Target::gguf ? write_gguf(job, path) : write_folder(job, path));
-        job.report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+        job.report.seconds = seconds_since(start);
         return std::move(job.report);
     } catch (const std::bad_alloc&) {
         return fail(Errc::resource, "{}: out of memory while converting", model.path);

@@ -12,13 +12,8 @@ namespace {
 
 using kv::PartId;
 
-constexpr std::size_t head_block_tokens = 32;    // logits computed together: bounds the [tokens][vocab] buffer
-constexpr std::size_t query_block_tokens = 32;   // of one attention task
-constexpr std::size_t row_granule = 16;          // rows of a task are a multiple: whole vectors in element-wise ops
-constexpr std::size_t tasks_per_thread = 4;      // so that a delayed thread does not hold up the others for long
-constexpr std::size_t gather_floats = 1U << 20;  // that ranks gather at once, unless a single token has more
-
-std::size_t round_up(std::size_t n, std::size_t granule) { return (n + granule - 1) / granule * granule; }
+constexpr std::size_t head_block_tokens = 32;   // logits computed together: bounds the [tokens][vocab] buffer
+constexpr std::size_t query_block_tokens = 32;  // of one attention task
 
 }  // namespace
 
@@ -88,7 +83,7 @@ Executor::Executor(const model::Program& program, ThreadPool& pool, std::uint32_
       residual_(packed_ != nullptr ? sizes_.residual * chunk_tokens : 0),
       parts_(static_cast<std::size_t>(group.size())),
       part_bytes_(parts_.size()),
-      packed_rows_(group.size() == 1 ? 0 : gather_floats) {
+      sent_(group.size() == 1 ? 0 : gather_floats) {
     const std::size_t tokens = chunk_tokens;
     for (const model::RegisterInfo& info : program.registers) registers_.emplace_back(tokens * info.width);
     for (const model::RopeConfig& rope : program.ropes) {
@@ -132,155 +127,6 @@ void Executor::fill_rope(std::uint64_t first, std::size_t n_tokens) {
             }
         });
     }
-}
-
-std::size_t Executor::rows_per_task(std::size_t rows) const {
-    const auto threads = static_cast<std::size_t>(pool_.size());
-    if (threads == 1) return std::max<std::size_t>(rows, 1);
-    return std::max(row_granule, round_up(rows / (threads * tasks_per_thread), row_granule));
-}
-
-void Executor::quantize(const float* x, std::size_t x_stride, std::size_t cols, std::size_t n_tokens, std::uint8_t* out,
-                        float* residual) {
-    constexpr std::size_t tile = kernels::activation_tile;
-    pool_.parallel_for((n_tokens + tile - 1) / tile, [&](std::size_t index, int) {
-        const std::size_t first = index * tile;
-        kernels::ops().quantize_activations(x + first * x_stride, x_stride, std::min(tile, n_tokens - first), cols,
-                                            out + kernels::activation_bytes(first, cols),
-                                            residual != nullptr ? residual + first * cols : nullptr);
-    });
-}
-
-void Executor::prepare(std::span<Product> products, std::size_t n_tokens, bool fine) {
-    if (packed_ == nullptr) return;
-    const Product& first = products.front();
-    const std::size_t cols = first.weight->cols;
-    std::uint8_t* residual = quantized_.data() + kernels::activation_bytes(n_tokens, cols);
-    bool any = false;
-    for (Product& product : products) {
-        product.packed = packed_->find(*product.weight);
-        product.quantized = quantized_.data();
-        product.residual = fine ? residual : nullptr;
-        any = any || product.packed != nullptr;
-    }
-    if (!any) return;
-    quantize(first.x, first.x_stride, cols, n_tokens, quantized_.data(), fine ? residual_.data() : nullptr);
-    if (fine) quantize(residual_.data(), cols, cols, n_tokens, residual);
-}
-
-void Executor::multiply(const Product& product, std::size_t begin, std::size_t end, std::size_t n_tokens) const {
-    const model::Matrix& w = *product.weight;
-    if (product.packed != nullptr) {
-        const auto& [packing, data, first_row] = *product.packed;
-        float* y = product.y + first_row;
-        kernels::ops().packed_gemm(packing, data, begin - first_row, end - first_row, w.cols, product.quantized,
-                                   n_tokens, false, y, product.y_stride);
-        if (product.residual != nullptr) {
-            kernels::ops().packed_gemm(packing, data, begin - first_row, end - first_row, w.cols, product.residual,
-                                       n_tokens, true, y, product.y_stride);
-        }
-    }
-    const std::size_t group_rows = w.group_rows == 0 ? w.rows : w.group_rows;
-    for (std::size_t row = product.packed != nullptr ? end : begin; row < end;) {
-        const std::size_t group = row / group_rows, group_end = std::min((group + 1) * group_rows, end);
-        // As if the rows before this group were adjacent to it: row r lies at data + r * row_bytes.
-        const std::byte* data = w.data + group * (w.group_rows == 0 ? 0 : w.group_bytes - group_rows * w.row_bytes);
-        if (n_tokens == 1) {
-            kernels::ops().gemv(w.dtype, data, w.row_bytes, row, group_end, w.cols, product.x, product.y);
-        } else {
-            kernels::ops().gemm(w.dtype, data, w.row_bytes, row, group_end, w.cols, product.x, product.x_stride,
-                                n_tokens, product.y, product.y_stride);
-        }
-        row = group_end;
-    }
-    for (std::size_t token = 0; token < n_tokens; ++token) {
-        float* y = product.y + token * product.y_stride + begin;
-        if (!w.row_scale.empty()) kernels::ops().mul(w.row_scale.data() + begin, y, end - begin);
-        if (!w.bias.empty()) kernels::ops().add(w.bias.data() + begin, y, end - begin);
-    }
-}
-
-void Executor::multiply_all(std::span<Product> products, std::size_t n_tokens, bool fine) {
-    prepare(products, n_tokens, fine);
-    std::size_t total_rows = 0, tasks = 0;
-    for (const Product& product : products) total_rows += product.rows.size();
-    const std::size_t block = rows_per_task(total_rows);
-    const auto tasks_of = [block](const Product& product) { return (product.rows.size() + block - 1) / block; };
-    for (const Product& product : products) tasks += tasks_of(product);
-    pool_.parallel_for(tasks, [&](std::size_t task, int) {
-        const Product* product = products.data();
-        while (task >= tasks_of(*product)) task -= tasks_of(*product++);
-        const std::size_t begin = product->rows.begin + task * block;
-        multiply(*product, begin, std::min(begin + block, product->rows.end), n_tokens);
-    });
-}
-
-Status Executor::gather_rows(float* y, std::size_t rows, std::size_t stride, std::size_t n_tokens) {
-    for (std::size_t rank = 0; rank < parts_.size(); ++rank) parts_[rank] = share_.of(rank).rows(rows);
-    return gather(y, stride, n_tokens);
-}
-
-Status Executor::gather_heads(float* y, std::size_t n_heads, std::size_t dim, std::size_t stride,
-                              std::size_t n_tokens) {
-    for (std::size_t rank = 0; rank < parts_.size(); ++rank) parts_[rank] = share_.of(rank).heads(n_heads).times(dim);
-    return gather(y, stride, n_tokens);
-}
-
-Status Executor::gather(float* y, std::size_t stride, std::size_t n_tokens) {
-    if (parts_.size() == 1) return {};
-    const Range own = parts_[share_.rank()];
-    const std::size_t block = std::clamp<std::size_t>(gather_floats / parts_.back().end, 1, n_tokens);
-    for (std::size_t first = 0; first < n_tokens; first += block, y += block * stride) {
-        const std::size_t count = std::min(block, n_tokens - first);
-        for (std::size_t rank = 0; rank < parts_.size(); ++rank) {
-            part_bytes_[rank] = count * parts_[rank].size() * sizeof(float);
-        }
-        const float* mine = y + own.begin;
-        if (count > 1) {
-            mine = packed_rows_.data();
-            for (std::size_t token = 0; token < count; ++token) {
-                std::memcpy(packed_rows_.data() + token * own.size(), y + token * stride + own.begin,
-                            own.size() * sizeof(float));
-            }
-        }
-        HETERO_TRY(const std::span<const std::byte> all,
-                   group_.all_gather(std::as_bytes(std::span(mine, count * own.size())), part_bytes_));
-        const std::byte* from = all.data();
-        for (const Range& part : parts_) {
-            const std::size_t bytes = part.size() * sizeof(float);
-            for (std::size_t token = 0; token < count && bytes > 0; ++token, from += bytes) {
-                std::memcpy(y + token * stride + part.begin, from, bytes);
-            }
-        }
-    }
-    return {};
-}
-
-Status Executor::multiply_add(const model::Matrix& weight, const std::optional<model::Norm>& norm, const float* x,
-                              std::size_t x_stride, float* y, std::size_t y_stride, std::size_t n_tokens) {
-    const std::size_t rows = weight.rows;
-    const Range own = share_.rows(rows);
-    Product product{&weight, x, x_stride, product_.data(), rows, own};
-    if (norm) {  // needs whole rows of the product
-        multiply_all({&product, 1}, n_tokens);
-        HETERO_CHECK(gather_rows(product_.data(), rows, rows, n_tokens));
-        pool_.parallel_for(n_tokens, [&](std::size_t token, int) {
-            float* values = product_.data() + token * rows;
-            normalize(*norm, values, values, rows);
-            kernels::ops().add(values, y + token * y_stride, rows);
-        });
-        return {};
-    }
-    prepare({&product, 1}, n_tokens);
-    const std::size_t block = rows_per_task(own.size());
-    pool_.parallel_for((own.size() + block - 1) / block, [&](std::size_t task, int) {
-        const std::size_t begin = own.begin + task * block, end = std::min(begin + block, own.end);
-        multiply(product, begin, end, n_tokens);
-        for (std::size_t token = 0; token < n_tokens; ++token) {
-            kernels::ops().add(product.y + token * rows + begin, y + token * y_stride + begin, end - begin);
-        }
-    });
-    return gather_rows(y, rows, y_stride, n_tokens);
 }
 
 Status Executor::op(const model::Embed& embed, const Chunk& chunk) {

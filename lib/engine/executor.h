@@ -139,7 +139,7 @@ private:
     std::vector<float> residual_;                  // [token][col], of fine products
     std::vector<Range> parts_;                     // [rank], elements of a token that are gathered
     std::vector<std::size_t> part_bytes_;          // [rank]
-    std::vector<float> packed_rows_;               // [token][element] of this rank's part
+    std::vector<float> sent_;                      // [token][element] of this rank's part
 };
 
 }  // namespace hetero::engine

@@ -9,6 +9,8 @@
 
 namespace hetero::engine {
 
+inline constexpr std::size_t gather_floats = 1U << 20;  // that ranks gather at once, unless a single token has more
+
 // The error of the first token, whichever thread met one first.
 class FirstError {
 public:

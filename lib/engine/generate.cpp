@@ -3,14 +3,13 @@
 #include <algorithm>
 #include <chrono>
 
+#include "base/clock.h"
 #include "engine/stop_matcher.h"
 
 namespace hetero::engine {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double milliseconds(Clock::duration duration) { return std::chrono::duration<double, std::milli>(duration).count(); }
 
 // Tokens to bytes to whole characters, minus stop strings.
 class TextOut {
@@ -107,9 +106,9 @@ Result<Generation> generate(Session& session, const Tokenizer& tokenizer, std::v
         HETERO_TRY(out.pending_token, sampler.next(logits, tokens));
         const Clock::time_point now = Clock::now();
         if (out.token_ids.empty()) {
-            out.ttft_ms = milliseconds(now - start);
+            out.ttft_ms = to_milliseconds(now - start);
         } else {
-            out.itl_ms.push_back(milliseconds(now - last));
+            out.itl_ms.push_back(to_milliseconds(now - last));
         }
         last = now;
         const TokenId token = out.pending_token;

@@ -5,7 +5,6 @@
 #include <cstdlib>
 #include <memory>
 #include <unordered_map>
-#include <vector>
 
 #include "base/threads.h"
 #include "engine/share.h"

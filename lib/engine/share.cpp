@@ -6,8 +6,6 @@
 namespace hetero::engine {
 namespace {
 
-constexpr std::size_t row_granule = 16;
-
 Range part(std::size_t n, std::size_t rank, std::size_t size) noexcept {
     return {n * rank / size, n * (rank + 1) / size};
 }

@@ -16,6 +16,9 @@ struct Range {
     [[nodiscard]] Range times(std::size_t n) const noexcept { return {begin * n, end * n}; }
 };
 
+// Ranges of rows, of ranks and of tasks, begin at multiples of it: element-wise ops have whole vectors.
+inline constexpr std::size_t row_granule = 16;
+
 class Share {
 public:
     explicit Share(const Communicator& group)
@@ -26,7 +29,7 @@ public:
     [[nodiscard]] std::size_t size() const noexcept { return size_; }  // ranks
     [[nodiscard]] Share of(std::size_t rank) const noexcept { return {rank, size_}; }
 
-    // Output rows of a matrix, in multiples of 16 so that element-wise ops have whole vectors.
+    // Output rows of a matrix, cut at multiples of row_granule.
     [[nodiscard]] Range rows(std::size_t n) const noexcept;
     // Query heads, at least one where size() <= n_heads.
     [[nodiscard]] Range heads(std::size_t n_heads) const noexcept;

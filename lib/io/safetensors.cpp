@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>

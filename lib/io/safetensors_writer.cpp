@@ -1,6 +1,5 @@
 #include "io/safetensors_writer.h"
 
-#include <array>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>

@@ -48,9 +48,8 @@ Digest compat_hash(const Identity& identity) { return sha256(compat_text(identit
 
 std::string describe(const Scheme& scheme) {
     const quant::Codec* codec = quant::find_codec(scheme.codec);
-    const std::string kept = scheme.sinks == 0 && scheme.window == 0
-                                 ? std::string()
-                                 : fmt::format(" sinks={} window={}", scheme.sinks, scheme.window);
+    const std::string kept =
+        !scheme.keeps_rows() ? std::string() : fmt::format(" sinks={} window={}", scheme.sinks, scheme.window);
     if (codec == nullptr || !codec->has_scale())
         return fmt::format("codec={} source_dtype={}", escape(scheme.codec), dtype_name(scheme.source_dtype)) + kept;
     const quant::Params& params = scheme.params;

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/threads.h"
 #include "quant/codec.h"
 
@@ -33,8 +34,6 @@ Shape shape_of(const Header& header, std::uint64_t n_tokens, PartId id, std::uin
 bool same_storage(const Scheme& a, const Scheme& b) {
     return a.codec == b.codec && a.params == b.params && a.sinks == b.sinks && a.window == b.window;
 }
-
-bool keeps_rows(const Scheme& scheme) { return scheme.sinks != 0 || scheme.window != 0; }
 
 const Codec& float_codec(DType dtype) { return *quant::find_codec(kernels::dtype_info(dtype).name); }
 
@@ -79,7 +78,7 @@ public:
     // The part with another scheme. Tasks are token ranges; of several errors the first range's is returned.
     Result<Part> convert(const Header& header, const Part& from, const Scheme& scheme, std::uint64_t n_tokens,
                          PartId id, std::uint64_t first_token) {
-        if (keeps_rows(from.scheme) || keeps_rows(scheme)) {
+        if (from.scheme.keeps_rows() || scheme.keeps_rows()) {
             return convert_whole(header, from, scheme, n_tokens, id, first_token);
         }
         HETERO_TRY(const Codec* in, codec_of(from.scheme));
@@ -125,7 +124,7 @@ private:
         const auto start = std::chrono::steady_clock::now();
         HETERO_TRY(const std::vector<float> values, decode_part(header, from, n_tokens, id, first_token));
         HETERO_TRY(Part part, encode_part(header, scheme, n_tokens, id, values, first_token));
-        seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+        seconds_ += seconds_since(start);
         HETERO_TRY(const std::vector<float> back, decode_part(header, part, n_tokens, id, first_token));
         double& largest = workers_.front().max_abs_error;
         for (std::size_t i = 0; i < values.size(); ++i)
@@ -155,7 +154,7 @@ private:
                                         std::span(to.scale.bytes).subspan(to_at.scale, to_size.scale),
                                         std::span(to.zero.bytes).subspan(to_at.zero, to_size.zero)};
         HETERO_CHECK(out.encode_into(to.scheme.params, range, worker.source, spans));
-        worker.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+        worker.seconds += seconds_since(start);
         HETERO_CHECK(out.decode(to.scheme.params, range, spans.values, spans.scale, spans.zero, worker.result));
         double largest = worker.max_abs_error;  // the encoder let only finite values pass
         for (std::size_t i = 0; i < n; ++i) {
@@ -176,8 +175,9 @@ private:
 };
 
 std::uint64_t stored_bytes(const Part& part) {
-    return part.values.bytes.size() + part.scale.bytes.size() + part.zero.bytes.size() + part.sink.bytes.size() +
-           part.tail.bytes.size();
+    std::uint64_t bytes = 0;
+    for (const auto array : part_arrays) bytes += (part.*array).bytes.size();
+    return bytes;
 }
 
 // The output's header, or why the conversion is refused.

@@ -1,6 +1,5 @@
 // Parts between codecs, and parts as plain numbers.
 #pragma once
-#include <string>
 #include <vector>
 
 #include "base/result.h"

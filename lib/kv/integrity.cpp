@@ -1,7 +1,6 @@
 #include "kv/integrity.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <numeric>
 

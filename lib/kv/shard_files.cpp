@@ -5,7 +5,6 @@
 #include <charconv>
 #include <filesystem>
 #include <map>
-#include <new>
 
 #include "base/errno_text.h"
 #include "kv/shards.h"
@@ -14,8 +13,6 @@ namespace hetero::kv {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr std::uint32_t max_ranks = 1U << 16;
 
 // The whole of `text`, without leading zeros.
 std::optional<std::uint32_t> parse_number(std::string_view text) {

@@ -22,8 +22,6 @@ std::string text(HeadRange heads) {
 }
 std::string text(const Shard& shard) { return fmt::format("shard {} of {}", shard.tp_rank, shard.tp_size); }
 
-constexpr Tensor Part::*arrays[] = {&Part::values, &Part::scale, &Part::zero, &Part::sink, &Part::tail};
-
 // Bytes of one head in one row of an array [row][head][...].
 std::size_t head_bytes(const Tensor& tensor) {
     return tensor.bytes.size() /
@@ -44,7 +42,7 @@ public:
     Result<Layer> read_layer() override try {
         HETERO_TRY(Layer layer, inner_->read_layer());
         for (const PartId id : {PartId::k, PartId::v})
-            for (const auto array : arrays) slice(layer.part(id).*array);
+            for (const auto array : part_arrays) slice(layer.part(id).*array);
         return layer;
     } catch (const std::bad_alloc&) {
         return fail(Errc::resource, "{}: not enough memory to cut heads out of a layer", name());
@@ -202,7 +200,7 @@ private:
         const HeadRange own = heads_of(shards_[i]->header());
         HETERO_CHECK(named_check(i, check_layer(shards_[i]->header(), sequence, layer, value)));
         for (const PartId id : {PartId::k, PartId::v}) {
-            for (const auto array : arrays) {
+            for (const auto array : part_arrays) {
                 const Tensor& from = value.part(id).*array;
                 Tensor& to = merged.part(id).*array;
                 if (from.empty() || from.bytes.empty()) continue;

@@ -19,7 +19,6 @@ constexpr std::uint32_t max_heads = 1U << 16;
 constexpr std::uint32_t max_row_elements = 1U << 24;  // kv heads x head dim
 constexpr std::uint32_t max_vocab = 1U << 28;
 constexpr std::uint32_t max_context = 1U << 30;
-constexpr std::uint32_t max_ranks = 1U << 16;
 constexpr std::size_t max_sequences = 1U << 20;
 constexpr std::uint32_t max_kept = 4096;          // tokens; they are one chunk
 constexpr std::size_t max_name_bytes = 4096;      // arch, model_id, sequence ids
@@ -108,7 +107,7 @@ Status check_scheme(const Header& header, const Scheme& scheme, PartId part) {
     if (scheme.sinks > max_kept || scheme.window > max_kept)
         return fail(Errc::bad_input, "{} sinks and a window of {}; at most {} tokens are kept", scheme.sinks,
                     scheme.window, max_kept);
-    if (!codec->quantized() && (scheme.sinks != 0 || scheme.window != 0))
+    if (!codec->quantized() && scheme.keeps_rows())
         return fail(Errc::bad_input, "sinks or a window of {}, which keeps all tokens as they are", scheme.codec);
     if (!codec->quantized() && scheme.source_dtype != codec->value_dtype(scheme.params))
         return fail(Errc::bad_input, "source dtype {} of values stored as {}",
@@ -319,7 +318,7 @@ bool Header::all_gqa() const noexcept {
 }
 
 bool Header::keeps_rows() const noexcept {
-    const auto keeps = [](const Scheme& scheme) { return scheme.sinks != 0 || scheme.window != 0; };
+    const auto keeps = [](const Scheme& scheme) { return scheme.keeps_rows(); };
     return std::any_of(k_schemes.begin(), k_schemes.end(), keeps) ||
            std::any_of(v_schemes.begin(), v_schemes.end(), keeps);
 }

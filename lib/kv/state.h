@@ -4,7 +4,6 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -73,6 +72,7 @@ struct Scheme {
     // Of quantized codecs: the first and the last stored tokens that are kept as they were, in source_dtype. Groups
     // count from the first token after the sinks.
     std::uint32_t sinks = 0, window = 0;
+    [[nodiscard]] bool keeps_rows() const noexcept { return sinks != 0 || window != 0; }
     friend bool operator==(const Scheme&, const Scheme&) = default;
 };
 
@@ -99,6 +99,7 @@ struct Part {
     Tensor zero;        // asymmetric: as scale
     Tensor sink, tail;  // [token][stored kv_head][head_dim] of source_dtype: kept as they were; empty where none are
 };
+inline constexpr Tensor Part::*part_arrays[] = {&Part::values, &Part::scale, &Part::zero, &Part::sink, &Part::tail};
 
 struct LayerShape {
     LayerKind kind = LayerKind::gqa;
@@ -116,6 +117,8 @@ struct LayerShape {
 [[nodiscard]] std::string to_text(const LayerShape& shape);  // "gqa", "swa (window 512)": for messages
 // The layers that differ, as one mismatch that names the first of them; empty lists stand for gqa in every layer.
 [[nodiscard]] std::vector<Mismatch> compare(const std::vector<LayerShape>& left, const std::vector<LayerShape>& right);
+
+inline constexpr std::uint32_t max_ranks = 1U << 16;  // of tensor parallelism
 
 // Which KV heads of a whole state this one holds: those of one rank under tensor parallelism. Ranges of different ranks
 // overlap where there are more ranks than KV heads. Layers without heads (mla) are whole in every shard.

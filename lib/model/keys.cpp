@@ -1,6 +1,5 @@
 #include "model/keys.h"
 
-#include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 

@@ -12,7 +12,7 @@
 #include "io/mapped_file.h"
 #include "io/safetensors.h"
 #include "model/digest.h"
-#include "model/families/family.h"
+#include "model/families/shared.h"
 #include "model/quantization.h"
 
 namespace hetero::model {
@@ -101,7 +101,11 @@ struct Found {
 Status complete(Model& model, const Family& family, const Found& found) {
     model.config.name = display_name(model.config.name, model.path);
     WeightReader reader(*model.weights, model.path, found.int8_rows);
-    HETERO_TRY(model.program, family.build(model.config, reader, found.container));
+    const auto build = [&] {
+        if (family.build != nullptr) return family.build(model.config, reader, found.container);
+        return build_decoder(model.config, reader, found.container, family.decoder(found.container));
+    };
+    HETERO_TRY(model.program, build());
     model.weight_bytes = reader.bytes_taken();
     model.arch_digest = sha256(arch_text(model.config));
     const Digest tensors = lineage_digest(*model.weights);

@@ -13,4 +13,10 @@ namespace hetero::model {
 // asks to round them, token by token, to int8. Every other kind is refused by name. `file` is for messages.
 Result<bool> read_quantization(const std::string& file, std::string_view config_text);
 
+inline constexpr std::string_view row_scale_ending = "_scale";
+// Of the scales of a matrix's rows.
+[[nodiscard]] inline std::string row_scale_name(std::string_view matrix) {
+    return std::string(matrix).append(row_scale_ending);
+}
+
 }  // namespace hetero::model

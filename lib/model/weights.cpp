@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "kernels/api/ops.h"
+#include "model/quantization.h"
 
 namespace hetero::model {
 namespace {
@@ -80,7 +81,7 @@ Result<Matrix> WeightReader::take_matrix(const std::string& name, const std::vec
 }
 
 Result<std::vector<float>> WeightReader::row_scale(const std::string& matrix_name, std::uint64_t rows) {
-    const std::string name = matrix_name + "_scale";
+    const std::string name = row_scale_name(matrix_name);
     HETERO_TRY(const io::TensorView* view, take(name, {rows, 1}));
     HETERO_TRY(std::vector<float> scale, floats(name, *view, rows));
     const auto negative = std::find_if(scale.begin(), scale.end(), [](float value) { return value < 0; });

@@ -4,7 +4,6 @@
 #pragma once
 #include <cstdint>
 #include <memory>
-#include <span>
 
 #include "base/result.h"
 #include "kv/integrity.h"

@@ -33,12 +33,13 @@ public:
         }
         for (const kv::PartId id : {kv::PartId::k, kv::PartId::v}) {
             kv::Part& part = layer.part(id);
-            for (kv::Tensor* array : {&part.values, &part.scale, &part.zero, &part.sink, &part.tail}) {
-                const std::size_t expected = array->bytes.size();
-                HETERO_CHECK(group_.broadcast(array->bytes));
-                if (array->bytes.size() != expected)
+            for (const auto array : kv::part_arrays) {
+                std::vector<std::byte>& bytes = (part.*array).bytes;
+                const std::size_t expected = bytes.size();
+                HETERO_CHECK(group_.broadcast(bytes));
+                if (bytes.size() != expected)
                     return fail(Errc::internal, "{}: layer {}: {} bytes handed out, expected {}", name_, number,
-                                array->bytes.size(), expected);
+                                bytes.size(), expected);
             }
         }
         return layer;

@@ -19,11 +19,11 @@ void put_scheme(ByteWriter& out, const kv::Scheme& scheme) {
     out.number(static_cast<std::uint8_t>(scheme.params.axis));
     out.number(static_cast<std::uint8_t>((scheme.params.symmetric ? symmetric_bit : 0) |
                                          (scheme.params.hadamard ? hadamard_bit : 0) |
-                                         (scheme.sinks != 0 || scheme.window != 0 ? kept_bit : 0)));
+                                         (scheme.keeps_rows() ? kept_bit : 0)));
     out.number(scheme.params.group);
     out.text(kernels::dtype_info(scheme.params.scale_dtype).name);
     out.text(kernels::dtype_info(scheme.source_dtype).name);
-    if (scheme.sinks == 0 && scheme.window == 0) return;
+    if (!scheme.keeps_rows()) return;
     out.number(scheme.sinks);
     out.number(scheme.window);
 }

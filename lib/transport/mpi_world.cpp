@@ -6,6 +6,7 @@
 #include <exception>
 #include <random>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "transport/blocked_signals.h"
 #include "transport/mpi_call.h"
@@ -23,8 +24,6 @@ constexpr double linger_s =
     0.3;  // a rank that ends because of another lets that one end first: its status is the job's
 constexpr double finalize_s = 2.0;
 constexpr double spin_s = 500e-6, rest_s = 50e-6, long_rest_s = 1e-3, idle_s = 20e-3;
-
-double seconds_since(TimePoint from) { return std::chrono::duration<double>(Clock::now() - from).count(); }
 
 std::uint64_t random_session() {
     std::random_device device;
@@ -270,8 +269,8 @@ void MpiWorld::move_frames() {
     }
 }
 
-// For a rank that waits for a state, or for one to be taken, while its group has come to an end. The group is told by the
-// one that shows the error.
+// For a rank that waits for a state, or for one to be taken, while its group has come to an end. The group is told by
+// the one that shows the error.
 void MpiWorld::end_with_group() {
     if (!group_ || leaving_) return;
     const auto failure = group_->end_reason();

@@ -1,24 +1,25 @@
-// Codecs from 16-bit floats and back, by one thread, over 256 MiB of f16 keys in memory, beside memcpy in the same run.
-// GB/s counts bytes read and bytes written; of_copy is that rate over memcpy's.
+// Codecs from 16-bit floats and back as kv-quantize runs them, by one thread, over 256 MiB of f16 K and V in memory,
+// beside memcpy in the same run. Only decoding and encoding are timed (kv::ConvertReport::seconds). GB/s counts bytes
+// read and bytes written; of_copy is that rate over memcpy's.
 #include <benchmark/benchmark.h>
 
+#include <chrono>
 #include <cstring>
-#include <ctime>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "kernels/api/ops.h"
+#include "kv/convert.h"
 #include "quant/spec.h"
-#include "quant/transcode.h"
 
 namespace {
 
 using namespace hetero;
-using quant::Shape;
-
-constexpr Shape shape{512 * 1024, 4, 64};  // 256 MiB of f16
-const quant::Spec f16{};
+constexpr std::uint32_t n_tokens = 256 * 1024, heads = 4, head_dim = 64;  // 128 MiB of f16 each
+constexpr std::size_t part_elements = std::size_t{n_tokens} * heads * head_dim;
 
 constexpr const char* specs[] = {
     "f32",
@@ -45,93 +46,118 @@ constexpr const char* specs[] = {
     "compat:vllm_fp8",
 };
 
-// Keys: a few channels far larger than the others.
-const std::vector<std::byte>& keys() {
-    static const std::vector<std::byte> bytes = [] {
-        std::mt19937 random(1);
-        std::normal_distribution<float> normal;
-        std::vector<float> some(1 << 20);
-        for (std::size_t i = 0; i < some.size(); ++i) some[i] = normal(random) * (i % 64 % 19 == 3 ? 12.0F : 1.0F);
-        std::vector<std::uint16_t> half(some.size());
-        kernels::ops().f32_to_f16(some.data(), half.data(), half.size());
-        std::vector<std::byte> out(2 * shape.elements());
-        for (std::size_t at = 0; at < out.size(); at += 2 * half.size())
-            std::memcpy(out.data() + at, half.data(), std::min(2 * half.size(), out.size() - at));
-        return out;
+// A few channels far larger than the others, as keys have them.
+std::vector<std::byte> random_values() {
+    std::mt19937 random(1);
+    std::normal_distribution<float> normal;
+    std::vector<float> some(1 << 20);
+    for (std::size_t i = 0; i < some.size(); ++i) some[i] = normal(random) * (i % 64 % 19 == 3 ? 12.0F : 1.0F);
+    std::vector<std::uint16_t> half(some.size());
+    kernels::ops().f32_to_f16(some.data(), half.data(), half.size());
+    std::vector<std::byte> out(2 * part_elements);
+    for (std::size_t at = 0; at < out.size(); at += 2 * half.size())
+        std::memcpy(out.data() + at, half.data(), std::min(2 * half.size(), out.size() - at));
+    return out;
+}
+
+// One layer, unquantized.
+std::shared_ptr<const kv::State> plain_state() {
+    static const std::shared_ptr<const kv::State> state = [] {
+        auto made = std::make_shared<kv::State>();
+        kv::Identity& identity = made->header.identity;
+        identity.arch = "bench";
+        identity.n_layers = 1;
+        identity.n_heads = identity.n_kv_heads = heads;
+        identity.head_dim_k = identity.head_dim_v = head_dim;
+        identity.vocab_size = 1;
+        identity.context_length = n_tokens;
+        made->header.sequences = {{"0", std::vector<std::int32_t>(n_tokens), -1, false, {}}};
+        made->header.k_schemes = made->header.v_schemes = {kv::Scheme{}};
+        kv::Layer layer;
+        for (const kv::PartId id : {kv::PartId::k, kv::PartId::v})
+            layer.part(id).values = {kernels::DType::f16, {n_tokens, heads, head_dim}, random_values()};
+        made->layers.emplace_back().push_back(std::move(layer));
+        return made;
     }();
-    return bytes;
+    return state;
 }
 
-double cpu_seconds() {
-    timespec now{};
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
+class MemorySink final : public kv::Sink {
+public:
+    Status begin(const kv::Header& header) override {
+        state->header = header;
+        state->layers.assign(1, {});
+        return {};
+    }
+    Status write_layer(const kv::Layer& layer) override {
+        state->layers[0].push_back(layer);
+        return {};
+    }
+    Status commit() override { return {}; }
+    void abort(const Error& /*reason*/) noexcept override {}
+    [[nodiscard]] const std::string& name() const noexcept override { return name_; }
 
-// memcpy of the same keys, the best of several, right before a codec is timed.
+    std::shared_ptr<kv::State> state = std::make_shared<kv::State>();
+
+private:
+    std::string name_ = "memory";
+};
+
+kv::Scheme scheme_of(const quant::Spec& spec) { return {spec.codec, spec.params, kernels::DType::f16, 0, 0}; }
+
+// memcpy of the same values, the best of several, right before a codec is timed.
 double copy_rate() {
-    static std::vector<std::byte> to(keys().size(), std::byte{1});
+    const std::vector<std::byte>& from = plain_state()->layers[0][0].k.values.bytes;
+    static std::vector<std::byte> to(from.size(), std::byte{1});
     double best = 0;
     for (int i = 0; i < 5; ++i) {
-        const double start = cpu_seconds();
-        std::memcpy(to.data(), keys().data(), to.size());
+        const auto start = std::chrono::steady_clock::now();
+        std::memcpy(to.data(), from.data(), to.size());
         benchmark::ClobberMemory();
-        best = std::max(best, 2e-9 * static_cast<double>(to.size()) / (cpu_seconds() - start));
+        best = std::max(best, 2e-9 * static_cast<double>(to.size()) / seconds_since(start));
     }
     return best;
 }
 
-quant::Encoded allocate(const quant::Spec& spec) {
-    const quant::EncodedBytes size = quant::find_codec(spec.codec)->bytes(spec.params, shape);
-    return {std::vector<std::byte>(size.values, std::byte{1}), std::vector<std::byte>(size.scale, std::byte{1}),
-            std::vector<std::byte>(size.zero, std::byte{1})};
-}
-
-void report(benchmark::State& state, const quant::Spec& spec, double copy) {
-    const std::size_t moved = 2 * shape.elements() + quant::find_codec(spec.codec)->bytes(spec.params, shape).total();
-    const double bytes = static_cast<double>(moved) * static_cast<double>(state.iterations());
+void convert(benchmark::State& state, const std::shared_ptr<const kv::State>& from, const kv::Scheme& to) {
+    const double copy = copy_rate();
+    double bytes = 0, half = 0;
+    for (auto _ : state) {
+        const auto source = kv::memory_source(from, "memory");
+        MemorySink sink;
+        const auto done = kv::convert_state(*source, sink, to, to, false, {"bench", "", "convert"}, 1);
+        if (!done) {
+            state.SkipWithError(done.error().message.c_str());
+            break;
+        }
+        state.SetIterationTime(done->seconds);
+        bytes += static_cast<double>(done->bytes_in + done->bytes_out);
+        half += 4.0 * static_cast<double>(part_elements);
+    }
     state.counters["GB/s"] = benchmark::Counter(bytes * 1e-9, benchmark::Counter::kIsRate);
     state.counters["of_copy"] = benchmark::Counter(bytes * 1e-9 / copy, benchmark::Counter::kIsRate);
-    state.counters["f16_GB/s"] =
-        benchmark::Counter(2e-9 * static_cast<double>(shape.elements()) * static_cast<double>(state.iterations()),
-                           benchmark::Counter::kIsRate);
+    state.counters["f16_GB/s"] = benchmark::Counter(half * 1e-9, benchmark::Counter::kIsRate);
 }
 
-void quantize(benchmark::State& state, const quant::Spec& spec) {
-    const double copy = copy_rate();
-    quant::Encoded out = allocate(spec);
-    quant::Scratch scratch;
-    for (auto _ : state) {
-        const Status status =
-            quant::transcode(f16, {keys(), {}, {}}, spec, {out.values, out.scale, out.zero}, shape, scratch);
-        if (!status) state.SkipWithError(status.error().message.c_str());
-        benchmark::ClobberMemory();
-    }
-    report(state, spec, copy);
-}
+void quantize(benchmark::State& state, const quant::Spec& spec) { convert(state, plain_state(), scheme_of(spec)); }
 
 void dequantize(benchmark::State& state, const quant::Spec& spec) {
-    const double copy = copy_rate();
-    quant::Encoded stored = allocate(spec), out = allocate(f16);
-    quant::Scratch scratch;
-    Status status =
-        quant::transcode(f16, {keys(), {}, {}}, spec, {stored.values, stored.scale, stored.zero}, shape, scratch);
-    for (auto _ : state) {
-        if (status)
-            status = quant::transcode(spec, {stored.values, stored.scale, stored.zero}, f16, {out.values, {}, {}},
-                                      shape, scratch);
-        if (!status) state.SkipWithError(status.error().message.c_str());
-        benchmark::ClobberMemory();
-    }
-    report(state, spec, copy);
+    const auto source = kv::memory_source(plain_state(), "memory");
+    MemorySink stored;
+    const kv::Scheme scheme = scheme_of(spec);
+    const auto done = kv::convert_state(*source, stored, scheme, scheme, false, {"bench", "", "quantize"}, 1);
+    if (!done) return state.SkipWithError(done.error().message.c_str());
+    convert(state, stored.state, kv::Scheme{});
 }
 
 const int registered = [] {
     for (const char* text : specs) {
         const quant::Spec spec = quant::parse_spec(text).value();
         benchmark::RegisterBenchmark((std::string("quantize/") + text).c_str(), quantize, spec)
+            ->UseManualTime()
             ->Unit(benchmark::kMillisecond);
         benchmark::RegisterBenchmark((std::string("dequantize/") + text).c_str(), dequantize, spec)
+            ->UseManualTime()
             ->Unit(benchmark::kMillisecond);
     }
     return 0;

@@ -29,6 +29,13 @@ need_smollm2() {
   [ -r "$model" ] || skip "the model is not there: $model"
 }
 
+# Tests of tools under mpirun, also as root; or they are skipped.
+need_mpi() {
+  command -v mpirun >/dev/null || skip "mpirun is not installed"
+  kv-send --version --json | grep -q '"mpi"' || skip "built without MPI"
+  export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+}
+
 # refuses STATUS PATTERN COMMAND...: ends with STATUS, says nothing on stdout, and one line on stderr that matches.
 refuses() {
   local expected=$1 pattern=$2

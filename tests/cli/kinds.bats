@@ -99,9 +99,7 @@ lab=$HETERO_BIN/kv_lab
 }
 
 @test "kinds and shards over MPI" {
-  command -v mpirun >/dev/null || skip "mpirun is not installed"
-  kv-send --version --json | grep -q '"mpi"' || skip "built without MPI"
-  export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+  need_mpi
   export ASAN_OPTIONS=detect_leaks=0  # what Open MPI never frees
   "$lab" make windows windows.h5
   "$lab" make latent latent.h5
@@ -118,9 +116,7 @@ lab=$HETERO_BIN/kv_lab
 }
 
 @test "the ranks of a group read a state in shards" {
-  command -v mpirun >/dev/null || skip "mpirun is not installed"
-  kv-send --version --json | grep -q '"mpi"' || skip "built without MPI"
-  export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+  need_mpi
   export ASAN_OPTIONS=detect_leaks=0  # what Open MPI never frees
   hetero-prefill -m "$tiny" -p "Hello world" -o whole.h5 -q
   "$lab" split whole.h5 4 state.h5

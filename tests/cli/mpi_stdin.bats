@@ -4,9 +4,7 @@ load helper
 
 setup() {
   cd "$BATS_TEST_TMPDIR" || return 1
-  command -v mpirun >/dev/null || skip "mpirun is not installed"
-  hetero-prefill --version --json | grep -q '"mpi"' || skip "built without MPI"
-  export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+  need_mpi
 }
 
 @test "rank 0 reads all of a long prompt" {

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <chrono>
 
+#include "base/clock.h"
 #include "common/group.h"
 #include "common/sources.h"
 #include "transport/group_source.h"
@@ -15,7 +16,6 @@ namespace hetero::tool {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 }  // namespace
 

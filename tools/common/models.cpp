@@ -4,6 +4,7 @@
 #include <chrono>
 #include <filesystem>
 
+#include "base/clock.h"
 #include "io/gguf.h"
 #include "kernels/api/ops.h"
 #include "kv/shards.h"
@@ -11,10 +12,6 @@
 
 namespace hetero::tool {
 namespace {
-
-double elapsed_ms(std::chrono::steady_clock::time_point since) {
-    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - since).count();
-}
 
 Result<std::shared_ptr<const Tokenizer>> load_tokenizer(const model::Model& model) {
     if (model.gguf) {
@@ -85,7 +82,7 @@ Result<LoadedModel> load_model(const ModelOptions& options) {
     Communicator& group = transport::group();
     HETERO_CHECK(group.agree(loaded ? Status{} : Status(tl::unexpected<Error>(loaded.error()))));
     HETERO_CHECK(check_same_weights(group, *loaded, options.path));
-    loaded->load_ms = elapsed_ms(start);
+    loaded->load_ms = milliseconds_since(start);
     return loaded;
 }
 

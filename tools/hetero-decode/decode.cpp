@@ -6,6 +6,7 @@
 #include <chrono>
 #include <memory>
 
+#include "base/clock.h"
 #include "base/statistics.h"
 #include "common/group.h"
 #include "common/kv_session.h"
@@ -15,7 +16,6 @@ namespace hetero::tool {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-double milliseconds(Clock::duration time) { return std::chrono::duration<double, std::milli>(time).count(); }
 
 std::string to_hex(std::string_view bytes) {
     std::string hex;
@@ -79,9 +79,9 @@ public:
         HETERO_TRY(session_, engine::Session::create(loaded_.model, engine_options, capacity));
         continued_ = make_header(loaded_, dtype);
         continued_.provenance = header_.provenance;
-        continued_.provenance.push_back(tool_.provenance(
-            fmt::format("decode n={} kv_dtype={} precision={}", options_.generate.max_tokens,
-                        continued_.k_schemes.front().codec, options_.model.precision_name())));
+        continued_.provenance.push_back(
+            tool_.provenance(fmt::format("decode n={} kv_dtype={} precision={}", options_.generate.max_tokens,
+                                         continued_.k_schemes.front().codec, options_.model.precision_name())));
         if (header_.sequences.size() > 1) HETERO_CHECK(read_all());
         for (std::size_t i = 0; i < header_.sequences.size(); ++i) HETERO_CHECK(run_sequence(i));
         return {};
@@ -104,7 +104,7 @@ public:
         }
         const Clock::time_point start = Clock::now();
         HETERO_CHECK(copy_state(source_, *discarding_sink()));
-        read_ms_ = milliseconds(Clock::now() - start);
+        read_ms_ = milliseconds_since(start);
         tool_.note("dry run: {} sequences, KV {} bytes", header_.sequences.size(), header_.payload_bytes());
         return {};
     }
@@ -152,7 +152,7 @@ private:
             }
         }
         HETERO_CHECK(source_.finish());
-        read_ms_ += milliseconds(Clock::now() - start);
+        read_ms_ += milliseconds_since(start);
         return {};
     }
 
@@ -172,14 +172,14 @@ private:
             const Clock::time_point there = Clock::now();
             HETERO_CHECK(session_->import_layer(header_, i, layer, n_tokens));
             importing += Clock::now() - there;
-            if (held_.empty()) read_ms_ += milliseconds(there - start);
+            if (held_.empty()) read_ms_ += to_milliseconds(there - start);
         }
         if (held_.empty()) {
             const Clock::time_point start = Clock::now();
             HETERO_CHECK(source_.finish());
-            read_ms_ += milliseconds(Clock::now() - start);
+            read_ms_ += milliseconds_since(start);
         }
-        return milliseconds(importing);
+        return to_milliseconds(importing);
     }
 
     Status run_sequence(std::size_t index) {
@@ -196,7 +196,7 @@ private:
             if (!extended) return fail_with(extended.error(), options_.input);
             logits = std::move(*extended);
         }
-        import_ms += milliseconds(Clock::now() - start);
+        import_ms += milliseconds_since(start);
         const std::size_t n_prompt = tokens.size();
         // Texts of several sequences on one stdout could not be told apart.
         const bool stream = !tool_.json() && options_.output != "-" && header_.sequences.size() == 1;

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <numeric>
 #include <optional>
 
+#include "base/clock.h"
 #include "common/group.h"
 #include "common/kv_session.h"
 #include "common/progress.h"
@@ -106,13 +106,16 @@ public:
             header.sequences.push_back(std::move(sequence));
             if (i + 1 < jobs_.size()) HETERO_CHECK(export_session(session, header.identity.n_layers));
         }
-        milliseconds_ = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+        milliseconds_ = milliseconds_since(start);
         computed_ = total;
         report_group(tool_, before);
         return {};
     }
 
-    Status write(const engine::Session& session, const kv::Header& header, kv::Sink& sink) {
+    Status write(const engine::Session& session, const kv::Header& whole, const transport::Endpoint& endpoint) {
+        kv::Header header = whole;  // of a shard where each rank writes its own
+        HETERO_TRY(const auto opened, writer_.open(endpoint, options_.transfer.transport(tool_), session, header));
+        kv::Sink& sink = *opened;
         const auto write_layers = [&]() -> Status {
             HETERO_CHECK(sink.begin(header));
             for (std::vector<kv::Layer>& layers : finished_) {
@@ -254,10 +257,7 @@ Status run_prefill(Tool& tool, const PrefillOptions& options) {
     HETERO_TRY(auto session, engine::Session::create(loaded.model, engine_options, capacity));
     PrefillRun run(tool, options, std::move(jobs), prefix ? &*prefix : nullptr);
     HETERO_CHECK(run.compute(*session, header));
-    kv::Header written = header;  // of a shard where each rank writes its own
-    HETERO_TRY(auto sink, GroupWriter(options.transfer.shards)
-                              .open(endpoints.outputs.front(), options.transfer.transport(tool), *session, written));
-    HETERO_CHECK(run.write(*session, written, *sink));
+    HETERO_CHECK(run.write(*session, header, endpoints.outputs.front()));
     run.report(header, loaded);
     return {};
 }

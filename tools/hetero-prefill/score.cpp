@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "base/clock.h"
 #include "common/group.h"
 #include "common/progress.h"
 #include "prefill.h"
@@ -49,7 +50,7 @@ Status run_score(Tool& tool, const PrefillOptions& options) {
         if (!scored) return fail_with(scored.error(), options.score);
         score = std::move(*scored);
     }
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const double seconds = seconds_since(start);
 
     Json& report = tool.report();
     report["file"] = options.score;

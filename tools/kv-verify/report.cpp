@@ -1,5 +1,3 @@
-#include <algorithm>
-#include <cmath>
 
 #include "base/printable.h"
 #include "verify.h"

@@ -8,6 +8,7 @@
 #include <random>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/threads.h"
 #include "hw/probes/probes.h"
 #include "kernels/api/ops.h"
@@ -72,7 +73,7 @@ double best_seconds(double budget_s, Run run) {
     do {
         const auto start = std::chrono::steady_clock::now();
         run();
-        const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+        const double seconds = seconds_since(start);
         best = std::min(best, seconds);
         used += seconds;
     } while (used < budget_s);

@@ -13,6 +13,7 @@
 #include <memory>
 #include <random>
 
+#include "base/clock.h"
 #include "base/errno_text.h"
 #include "hw/probes/probes.h"
 
@@ -73,12 +74,10 @@ struct Rates {
     int error = 0;
 };
 
-double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
 Rates measure(int fd, bool direct, std::byte* block, std::uint64_t limit_bytes, double budget_s) {
     Rates rates;
     const auto start = Clock::now();
-    while (rates.bytes + block_bytes <= limit_bytes && (rates.bytes == 0 || since(start) < budget_s)) {
+    while (rates.bytes + block_bytes <= limit_bytes && (rates.bytes == 0 || seconds_since(start) < budget_s)) {
         const ssize_t n = ::pwrite(fd, block, block_bytes, static_cast<off_t>(rates.bytes));
         if (n != static_cast<ssize_t>(block_bytes)) {
             rates.error = n < 0 ? errno : ENOSPC;
@@ -90,7 +89,7 @@ Rates measure(int fd, bool direct, std::byte* block, std::uint64_t limit_bytes, 
         rates.error = errno;
         return rates;
     }
-    rates.write_s = since(start);
+    rates.write_s = seconds_since(start);
     if (!direct) ::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
     const auto read_start = Clock::now();
     for (std::uint64_t at = 0; at < rates.bytes; at += block_bytes) {
@@ -100,7 +99,7 @@ Rates measure(int fd, bool direct, std::byte* block, std::uint64_t limit_bytes, 
             return rates;
         }
     }
-    rates.read_s = since(read_start);
+    rates.read_s = seconds_since(read_start);
     return rates;
 }
 

@@ -30,7 +30,8 @@ bool is_float(kernels::DType type) {
     return type == kernels::DType::f32 || type == kernels::DType::f16 || type == kernels::DType::bf16;
 }
 
-// Of each head, rows [0, rows) of its `period` rows, transposed: [head][column][row]. Exact: types that are no floats become f32.
+// Of each head, rows [0, rows) of its `period` rows, transposed: [head][column][row]. Exact: types that are no floats
+// become f32.
 Matrix transposed_heads(const Matrix& whole, std::uint64_t heads, std::uint64_t rows, std::uint64_t period,
                         Program& program) {
     Matrix out;

@@ -50,8 +50,8 @@ Result<Program> build(Config& config, WeightReader& weights, Container container
 }  // namespace
 
 extern const Family deepseek_v2_family{
-    "deepseek_v2", "deepseek2", "deepseek_v2", &read_config, &build, &deepseek_decoder, [](Keys& gguf) {
-        return !routes_by_sigmoid(gguf);
-    }};
+    "deepseek_v2", "deepseek2",       "deepseek_v2",
+    &read_config,  &deepseek_decoder, [](Keys& gguf) { return !routes_by_sigmoid(gguf); },
+    &build};
 
 }  // namespace hetero::model

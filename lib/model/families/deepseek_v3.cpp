@@ -53,7 +53,7 @@ Result<Program> build(Config& config, WeightReader& weights, Container container
 
 }  // namespace
 
-extern const Family deepseek_v3_family{"deepseek_v3", "deepseek2",       "deepseek_v3",     &read_config,
-                                       &build,        &deepseek_decoder, &routes_by_sigmoid};
+extern const Family deepseek_v3_family{"deepseek_v3",     "deepseek2",        "deepseek_v3", &read_config,
+                                       &deepseek_decoder, &routes_by_sigmoid, &build};
 
 }  // namespace hetero::model

@@ -20,12 +20,13 @@ struct Family {
     std::string_view model_type;         // of config.json; empty: none
     // Every key that changes the arithmetic is read here; values that are not implemented are refused by name.
     Result<Config> (*read_config)(Keys& keys, Container container);
-    // Takes the tensors and checks them against the configuration; may complete what only the tensors tell.
-    Result<Program> (*build)(Config& config, WeightReader& weights, Container container);
-    // What the tensors are called in either container; `convert` maps the one to the other by it.
-    Decoder (*decoder)(Container container) = nullptr;
+    // What the tensors are called in either container: build_decoder() takes them by it, `convert` maps by it.
+    Decoder (*decoder)(Container container);
     // Where families share a gguf_architecture: whether the file means this one. Exactly one of them says so.
     bool (*means)(Keys& gguf) = nullptr;
+    // Where the program is not that of build_decoder(): takes the tensors and checks them against the configuration;
+    // may complete what only the tensors tell.
+    Result<Program> (*build)(Config& config, WeightReader& weights, Container container) = nullptr;
 };
 
 [[nodiscard]] const std::vector<const Family*>& families();

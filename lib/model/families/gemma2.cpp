@@ -72,12 +72,8 @@ Decoder decoder(Container container) {
     return {names, gguf ? 0.0F : 1.0F};  // a GGUF has the 1 added already
 }
 
-Result<Program> build(Config& config, WeightReader& weights, Container container) {
-    return build_decoder(config, weights, container, decoder(container));
-}
-
 }  // namespace
 
-extern const Family gemma2_family{"gemma2", "gemma2", "gemma2", &read_config, &build, &decoder};
+extern const Family gemma2_family{"gemma2", "gemma2", "gemma2", &read_config, &decoder};
 
 }  // namespace hetero::model

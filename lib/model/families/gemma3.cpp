@@ -91,12 +91,8 @@ Decoder decoder(Container container) {
     return {names, gguf ? 0.0F : 1.0F};  // a GGUF has the 1 added already
 }
 
-Result<Program> build(Config& config, WeightReader& weights, Container container) {
-    return build_decoder(config, weights, container, decoder(container));
-}
-
 }  // namespace
 
-extern const Family gemma3_family{"gemma3_text", "gemma3", "gemma3_text", &read_config, &build, &decoder};
+extern const Family gemma3_family{"gemma3_text", "gemma3", "gemma3_text", &read_config, &decoder};
 
 }  // namespace hetero::model

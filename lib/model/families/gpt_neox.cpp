@@ -173,6 +173,6 @@ Result<Program> build(Config& config, WeightReader& weights, Container container
 
 }  // namespace
 
-extern const Family gpt_neox_family{"gpt_neox", "gptneox", "gpt_neox", &read_config, &build, &decoder};
+extern const Family gpt_neox_family{"gpt_neox", "gptneox", "gpt_neox", &read_config, &decoder, nullptr, &build};
 
 }  // namespace hetero::model

@@ -39,13 +39,9 @@ Result<Config> read_config(Keys& keys, Container container) {
 
 Decoder decoder(Container container) { return {container == Container::gguf ? gguf_names : folder_names}; }
 
-Result<Program> build(Config& config, WeightReader& weights, Container container) {
-    return build_decoder(config, weights, container, decoder(container));
-}
-
 }  // namespace
 
-extern const Family llama_family{
-    "llama", "llama", "llama", &read_config, &build, &decoder, [](Keys& keys) { return !has_llama_experts(keys); }};
+extern const Family llama_family{"llama",      "llama",  "llama",
+                                 &read_config, &decoder, [](Keys& keys) { return !has_llama_experts(keys); }};
 
 }  // namespace hetero::model

@@ -20,12 +20,8 @@ Result<Config> read_config(Keys& keys, Container) {
 
 Decoder decoder(Container container) { return {container == Container::gguf ? gguf_names : folder_names}; }
 
-Result<Program> build(Config& config, WeightReader& weights, Container container) {
-    return build_decoder(config, weights, container, decoder(container));
-}
-
 }  // namespace
 
-extern const Family mistral_family{"mistral", "", "mistral", &read_config, &build, &decoder};
+extern const Family mistral_family{"mistral", "", "mistral", &read_config, &decoder};
 
 }  // namespace hetero::model

@@ -63,12 +63,8 @@ Decoder decoder(Container container) {
     return {.names = gguf ? gguf_names : folder_names, .experts = gguf ? &gguf_expert_names : &folder_names_of_experts};
 }
 
-Result<Program> build(Config& config, WeightReader& weights, Container container) {
-    return build_decoder(config, weights, container, decoder(container));
-}
-
 }  // namespace
 
-extern const Family mixtral_family{"mixtral", "llama", "mixtral", &read_config, &build, &decoder, &has_llama_experts};
+extern const Family mixtral_family{"mixtral", "llama", "mixtral", &read_config, &decoder, &has_llama_experts};
 
 }  // namespace hetero::model

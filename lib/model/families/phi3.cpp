@@ -45,12 +45,8 @@ Decoder decoder(Container container) {
     return {names};
 }
 
-Result<Program> build(Config& config, WeightReader& weights, Container container) {
-    return build_decoder(config, weights, container, decoder(container));
-}
-
 }  // namespace
 
-extern const Family phi3_family{"phi3", "phi3", "phi3", &read_config, &build, &decoder};
+extern const Family phi3_family{"phi3", "phi3", "phi3", &read_config, &decoder};
 
 }  // namespace hetero::model

@@ -37,12 +37,8 @@ Decoder decoder(Container container) {
     return {names};
 }
 
-Result<Program> build(Config& config, WeightReader& weights, Container container) {
-    return build_decoder(config, weights, container, decoder(container));
-}
-
 }  // namespace
 
-extern const Family qwen2_family{"qwen2", "qwen2", "qwen2", &read_config, &build, &decoder};
+extern const Family qwen2_family{"qwen2", "qwen2", "qwen2", &read_config, &decoder};
 
 }  // namespace hetero::model

@@ -37,12 +37,8 @@ Decoder decoder(Container container) {
     return {names};
 }
 
-Result<Program> build(Config& config, WeightReader& weights, Container container) {
-    return build_decoder(config, weights, container, decoder(container));
-}
-
 }  // namespace
 
-extern const Family qwen3_family{"qwen3", "qwen3", "qwen3", &read_config, &build, &decoder};
+extern const Family qwen3_family{"qwen3", "qwen3", "qwen3", &read_config, &decoder};
 
 }  // namespace hetero::model

@@ -67,12 +67,8 @@ Decoder decoder(Container container) {
     return {.names = names, .experts = gguf ? &gguf_expert_names : &folder_expert_names};
 }
 
-Result<Program> build(Config& config, WeightReader& weights, Container container) {
-    return build_decoder(config, weights, container, decoder(container));
-}
-
 }  // namespace
 
-extern const Family qwen3_moe_family{"qwen3_moe", "qwen3moe", "qwen3_moe", &read_config, &build, &decoder};
+extern const Family qwen3_moe_family{"qwen3_moe", "qwen3moe", "qwen3_moe", &read_config, &decoder};
 
 }  // namespace hetero::model

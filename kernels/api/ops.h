@@ -13,11 +13,14 @@
 
 namespace hetero::kernels {
 
-// K or V of one layer and one KV head in memory.
+// K or V of one layer and one KV head in memory, in pages: token t is row t % 64 of the tile [64][head_dim] that begins
+// `offset` bytes after pages[t / 64]. Pages without a visible token are not read.
+inline constexpr std::size_t kKvPageTokens = 64;
 struct KvView {
-    DType dtype = DType::f16;        // f32, f16, bf16
-    const void* data = nullptr;      // [token][head_dim]
-    std::size_t token_stride = 0;    // elements from one token to the next
+    DType dtype = DType::f16;                  // f32, f16, bf16
+    const std::byte* const* pages = nullptr;
+    std::size_t offset = 0;                    // the same in every page; a multiple of the element's size
+    std::size_t token_stride = 0;              // elements from one token to the next
 };
 
 struct RopeTable {

@@ -9,8 +9,8 @@ namespace hetero::kernels::ref {
 namespace {
 
 double element(const KvView& view, std::size_t token, std::size_t dim) {
-    const std::size_t i = token * view.token_stride + dim;
-    const auto* bytes = static_cast<const std::uint8_t*>(view.data);
+    const std::size_t i = token % kKvPageTokens * view.token_stride + dim;
+    const auto* bytes = reinterpret_cast<const std::uint8_t*>(view.pages[token / kKvPageTokens] + view.offset);
     switch (view.dtype) {
         case DType::f16:
             return static_cast<double>(f16_to_f32(load<std::uint16_t>(bytes + 2 * i)));

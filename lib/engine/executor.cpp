@@ -101,14 +101,15 @@ Executor::Executor(const model::Program& program, ThreadPool& pool, std::uint32_
     logits_.resize(head_tokens * sizes_.vocab);
 }
 
-Status Executor::run(std::span<const std::int32_t> tokens, std::uint64_t first, KvCache& cache, Rows rows,
+Status Executor::run(std::span<const std::int32_t> tokens, std::uint64_t first, KvCache& cache, Phase phase, Rows rows,
                      const LogitsFn& on_logits) {
     if (tokens.empty() || tokens.size() > chunk_tokens_ || first + tokens.size() > cache.capacity()) {
         return fail(Errc::internal, "executor: a chunk of {} tokens at {} (chunk {}, capacity {})", tokens.size(),
                     first, chunk_tokens_, cache.capacity());
     }
+    HETERO_CHECK(cache.prepare(first, first + tokens.size()));
     fill_rope(first, tokens.size());
-    const Chunk chunk{tokens, first, &cache, rows, &on_logits};
+    const Chunk chunk{tokens, first, &cache, phase, rows, &on_logits};
     for (const model::Op& any : program_.ops) {
         HETERO_CHECK(std::visit([&](const auto& one) { return op(one, chunk); }, any));
     }

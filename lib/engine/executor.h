@@ -23,6 +23,10 @@ namespace hetero::engine {
 // Which positions of a chunk get logits.
 enum class Rows : std::uint8_t { none, last, all };
 
+// What a chunk is computed for. Within a phase the bits of a token do not depend on the chunk it came in; between
+// phases they differ by rounding.
+enum class Phase : std::uint8_t { prefill, decode };
+
 class Executor {
 public:
     using LogitsFn = std::function<Status(std::size_t index, std::span<const float> logits)>;
@@ -39,8 +43,9 @@ public:
     // Computes `tokens` at positions [first, first + tokens.size()), appends their K and V to `cache`, and hands the
     // wanted logits to `on_logits` in order (index within the chunk). Token ids must be valid. All ranks of the group
     // call it with the same arguments and get the same logits; `cache` is of this rank's heads.
-    // Errors: those of KvCache::store (the smallest place is named), of the group, and what on_logits returns.
-    Status run(std::span<const std::int32_t> tokens, std::uint64_t first, KvCache& cache, Rows rows,
+    // Errors: those of KvCache::prepare, of KvCache::store (the smallest place is named), of the group, and what
+    // on_logits returns.
+    Status run(std::span<const std::int32_t> tokens, std::uint64_t first, KvCache& cache, Phase phase, Rows rows,
                const LogitsFn& on_logits);
 
 private:
@@ -48,6 +53,7 @@ private:
         std::span<const std::int32_t> tokens;
         std::uint64_t first = 0;
         KvCache* cache = nullptr;
+        Phase phase = Phase::prefill;
         Rows rows = Rows::none;
         const LogitsFn* on_logits = nullptr;
     };

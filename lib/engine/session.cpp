@@ -128,14 +128,16 @@ Result<std::unique_ptr<Session>> Session::create(std::shared_ptr<const model::Mo
         return fail(Errc::usage, "{} ranks cannot divide the model's {} attention heads", group.size(), most);
     }
     const std::vector<Range> heads = kv_heads_by_layer(program, Share(group));
-    const std::uint64_t kv_bytes = KvCache::bytes_needed(program.kv, options.kv_dtype, capacity_tokens, heads);
+    const std::uint64_t pages = KvPool::pages_for(capacity_tokens);
+    const std::uint64_t kv_bytes = KvPool::bytes_needed(program.kv, options.kv_dtype, pages, heads);
     std::uint64_t work_bytes = Executor::bytes_needed(program, chunk, group, options.precision);
     const bool fast = options.precision == Precision::fast;
     if (fast && !PackedWeights::kept(*model, Share(group))) {
         work_bytes += PackedWeights::bytes_needed(program, Share(group));
     }
     HETERO_CHECK(check_memory(kv_bytes, work_bytes, capacity_tokens));
-    HETERO_TRY(KvCache cache, KvCache::create(program.kv, options.kv_dtype, capacity_tokens, heads));
+    HETERO_TRY(std::shared_ptr<KvPool> pool, KvPool::create(program.kv, options.kv_dtype, pages, heads));
+    HETERO_TRY(KvCache cache, KvCache::create(std::move(pool), capacity_tokens));
     try {
         auto impl = std::make_unique<Impl>(std::move(model), options, group, chunk, std::move(cache));
         return std::unique_ptr<Session>(new Session(std::move(impl)));
@@ -186,7 +188,7 @@ Status Session::prefill(std::span<const TokenId> tokens, Logits which, const Log
         if (on_logits && which == Logits::all) rows = Rows::all;
         if (on_logits && which == Logits::last && done + chunk.size() == tokens.size()) rows = Rows::last;
         HETERO_CHECK(impl_->executor.run(
-            chunk, first, impl_->cache, rows,
+            chunk, first, impl_->cache, Phase::prefill, rows,
             [&](std::size_t index, std::span<const float> logits) { return on_logits(first + index, logits); }));
         impl_->position += chunk.size();
         done += chunk.size();
@@ -199,7 +201,7 @@ Result<std::span<const float>> Session::decode(TokenId token) {
     HETERO_CHECK(impl_->check_ready());
     HETERO_CHECK(impl_->check_tokens({&token, 1}));
     std::span<const float> result;
-    HETERO_CHECK(impl_->executor.run({&token, 1}, impl_->position, impl_->cache, Rows::last,
+    HETERO_CHECK(impl_->executor.run({&token, 1}, impl_->position, impl_->cache, Phase::decode, Rows::last,
                                      [&result](std::size_t, std::span<const float> logits) -> Status {
                                          result = logits;
                                          return {};
@@ -350,6 +352,7 @@ Status Session::import_layer(const kv::Header& header, std::uint32_t layer, cons
     if (impl_->imported[layer]) return fail(Errc::usage, "layer {} is imported twice", layer);
     HETERO_CHECK(impl_->check_kind(header, layer));
     const std::uint64_t first = header.layer_shape(layer).first_token(n_tokens);
+    HETERO_CHECK(impl_->cache.prepare(0, n_tokens));
     try {
         for (const PartId id : {PartId::k, PartId::v}) {
             HETERO_CHECK(impl_->import_part(header, layer, value.part(id), id, first, n_tokens));
@@ -384,6 +387,7 @@ Status Session::truncate(std::uint64_t n_tokens) {
             impl_->position, n_tokens);
     }
     impl_->position = std::min(impl_->position, n_tokens);
+    impl_->cache.truncate(impl_->position);
     if (n_tokens == 0) {  // also ends an import that did not come to its end
         impl_->imported.clear();
         std::fill(impl_->first_held.begin(), impl_->first_held.end(), 0);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "../support/kv_pages.h"
 #include "bench_roofs.h"
 #include "kernels/api/ops.h"
 
@@ -108,7 +109,8 @@ void packed_gemm(benchmark::State& state, DType type, std::size_t rows, std::siz
     std::vector<std::uint8_t> q(activation_bytes(tokens, cols));
     ops().quantize_activations(x.data(), cols, tokens, cols, q.data(), nullptr);
     std::vector<float> y(tokens * rows);
-    for (auto _ : state) ops().packed_gemm(packing, packed.data(), 0, rows, cols, q.data(), tokens, false, y.data(), rows);
+    for (auto _ : state)
+        ops().packed_gemm(packing, packed.data(), 0, rows, cols, q.data(), tokens, false, y.data(), rows);
     gigaops(state, 2.0 * static_cast<double>(rows * cols * tokens));
     gigabytes(state, static_cast<double>(packed.size()));
 }
@@ -154,10 +156,11 @@ void attention(benchmark::State& state, DType type) {
     }
     const auto q = ramp(queries * kDim);
     std::vector<float> out(queries * kDim);
+    const test::KvPages k_pages(type, k, kDim), v_pages(type, v, kDim);
     const AttentionArgs args{.q = q.data(),
                              .q_stride = kDim,
-                             .k = {type, k.data(), kDim},
-                             .v = {type, v.data(), kDim},
+                             .k = k_pages.view(),
+                             .v = v_pages.view(),
                              .out = out.data(),
                              .out_stride = kDim,
                              .n_queries = queries,

@@ -15,7 +15,7 @@ declare -A allowed=(
   [lib/tokenizer]="base io"
   [lib/convert]="base io model tokenizer quant kernels"
   [lib/hw]="base kernels quant"
-  [lib/engine]="base kv model tokenizer quant kernels"
+  [lib/engine]="base io kv model tokenizer quant kernels"
   [lib/transport]="base io kv"
   [tools]="base io kv model tokenizer convert hw engine transport quant kernels common"
 )

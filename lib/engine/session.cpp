@@ -86,8 +86,9 @@ struct Session::Impl {
           group(group_),
           pool(options.threads == 0 ? default_thread_count() : options.threads),
           cache(std::move(cache_)),
-          executor(model->program, pool, chunk, group,
-                   options.precision == Precision::fast ? PackedWeights::of(model, pool, Share(group)) : nullptr),
+          packed(options.precision == Precision::fast ? PackedWeights::of(model, pool, Share(group), options.warm)
+                                                      : nullptr),
+          executor(model->program, pool, chunk, group, packed),
           chunk_tokens(chunk),
           first_held(model->program.kv.size()) {}
 
@@ -96,6 +97,7 @@ struct Session::Impl {
     Communicator& group;
     ThreadPool pool;
     KvCache cache;
+    std::shared_ptr<const PackedWeights> packed;  // null: Precision::precise
     Executor executor;
     std::uint32_t chunk_tokens;
     std::uint64_t position = 0;
@@ -152,6 +154,8 @@ Session::~Session() = default;
 const model::Model& Session::model() const noexcept { return *impl_->model; }
 int Session::threads() const noexcept { return impl_->pool.size(); }
 kernels::DType Session::kv_dtype() const noexcept { return impl_->options.kv_dtype; }
+bool Session::warm() const noexcept { return impl_->packed != nullptr && impl_->packed->warm(); }
+std::uint64_t Session::packed_bytes() const noexcept { return impl_->packed == nullptr ? 0 : impl_->packed->bytes(); }
 std::uint64_t Session::position() const noexcept { return impl_->position; }
 std::uint64_t Session::capacity() const noexcept { return impl_->cache.capacity(); }
 

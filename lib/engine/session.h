@@ -25,6 +25,7 @@ struct Options {
     // heads, and all make the same calls with the same arguments.
     Communicator* group = nullptr;             // null: this process alone
     Precision precision = Precision::precise;  // of products with the weights
+    WarmFolder warm = {};                      // of Precision::fast
 };
 
 enum class Logits { none, last, all };
@@ -47,6 +48,9 @@ public:
     [[nodiscard]] const model::Model& model() const noexcept;
     [[nodiscard]] int threads() const noexcept;
     [[nodiscard]] kernels::DType kv_dtype() const noexcept;
+    [[nodiscard]] std::uint64_t packed_bytes()
+        const noexcept;                                     // of its weights, shared with sessions of the same model
+    [[nodiscard]] bool warm() const noexcept;               // a file of Options::warm has them
     [[nodiscard]] std::uint64_t position() const noexcept;  // tokens in the cache
     [[nodiscard]] std::uint64_t capacity() const noexcept;
 

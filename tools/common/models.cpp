@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 
 #include "base/clock.h"
+#include "base/process_memory.h"
 #include "io/gguf.h"
 #include "kernels/api/ops.h"
 #include "kv/shards.h"
@@ -63,6 +65,30 @@ void add_model_options(OptionTable& table, ModelOptions& options) {
 void add_precise_option(OptionTable& table, ModelOptions& options) {
     table.flag("--precise", &options.precise, "products in f32: slower, without rounding activations to 8 bits")
         .setting = true;
+}
+
+void add_warm_options(OptionTable& table, ModelOptions& options) {
+    table.flag("--warm", &options.warm, "keep the packed weights, so that the next start does not pack them");
+    Option& cache = table.text("--cache", "DIR", &options.cache, "where they are kept; ~/.cache/hetero unless given");
+    cache.setting = true;
+    cache.completion = Completion::directory;
+}
+
+engine::WarmFolder ModelOptions::warm_folder() const {
+    std::string folder = cache;
+    if (const char* home = std::getenv("HOME"); folder.empty() && home != nullptr && *home != '\0') {
+        folder = std::string(home) + "/.cache/hetero";
+    }
+    return {folder.empty() ? "" : folder + "/packed", warm};
+}
+
+void report_memory(Tool& tool, const engine::Session& session) {
+    const ProcessMemory memory = read_process_memory();
+    tool.report()["memory"] = {{"peak_rss_bytes", memory.peak_rss_bytes},
+                               {"anonymous_bytes", memory.anonymous_bytes},
+                               {"file_backed_bytes", memory.file_backed_bytes},
+                               {"packed_bytes", session.packed_bytes()},
+                               {"warm", session.warm()}};
 }
 
 Status check_device(Tool& tool, const ModelOptions& options) {

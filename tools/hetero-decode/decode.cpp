@@ -73,9 +73,13 @@ public:
             capacity = std::max(capacity, longest + options_.generate.max_tokens + 1);
         }
         capacity = std::min<std::uint64_t>(capacity, loaded_.identity.context_length);
-        const engine::Options engine_options{static_cast<int>(options_.model.threads), dtype,
-                                             static_cast<std::uint32_t>(options_.chunk_tokens), &transport::group(),
-                                             options_.model.precision()};
+        engine::Options engine_options;
+        engine_options.threads = static_cast<int>(options_.model.threads);
+        engine_options.kv_dtype = dtype;
+        engine_options.chunk_tokens = static_cast<std::uint32_t>(options_.chunk_tokens);
+        engine_options.group = &transport::group();
+        engine_options.precision = options_.model.precision();
+        engine_options.warm = options_.model.warm_folder();
         HETERO_TRY(session_, engine::Session::create(loaded_.model, engine_options, capacity));
         continued_ = make_header(loaded_, dtype);
         continued_.provenance = header_.provenance;
@@ -84,6 +88,7 @@ public:
                                          continued_.k_schemes.front().codec, options_.model.precision_name())));
         if (header_.sequences.size() > 1) HETERO_CHECK(read_all());
         for (std::size_t i = 0; i < header_.sequences.size(); ++i) HETERO_CHECK(run_sequence(i));
+        report_memory(tool_, *session_);
         return {};
     }
 

@@ -40,6 +40,7 @@ int main(int argc, char** argv) {
     table.heading("Model");
     add_model_options(table, options.model);
     add_precise_option(table, options.model);
+    add_warm_options(table, options.model);
     table
         .choice("--kv-dtype", &options.kv_dtype, {"auto", "f16", "bf16", "f32"},
                 "type of K and V in memory; auto: what the state was made in")

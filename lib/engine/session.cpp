@@ -153,6 +153,8 @@ kernels::DType Session::kv_dtype() const noexcept { return impl_->options.kv_dty
 std::uint64_t Session::position() const noexcept { return impl_->position; }
 std::uint64_t Session::capacity() const noexcept { return impl_->cache.capacity(); }
 
+void Session::observe_queries(QueriesFn on_queries) { impl_->executor.observe_queries(std::move(on_queries)); }
+
 Status Session::Impl::check_ready() const {
     if (imported.empty()) return {};
     const auto missing = std::find(imported.begin(), imported.end(), false) - imported.begin();

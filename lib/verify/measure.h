@@ -4,6 +4,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -26,10 +27,10 @@ struct Options {
     // costs decoding it once more. Report::fed can be given here for the next candidates.
     std::vector<std::vector<TokenId>> forced;
     engine::Precision precision = engine::Precision::precise;
-    int threads = 0;                          // 0: default_thread_count()
-    std::optional<kernels::DType> resident;   // type of the caches; none: what the state's numbers came from
-    bool attention = true;                    // measure AttentionError, too
-    std::uint32_t block_steps = 16;           // adjacent steps that are resampled together
+    int threads = 0;                         // 0: default_thread_count()
+    std::optional<kernels::DType> resident;  // type of the caches; none: what the state's numbers came from
+    bool attention = true;                   // measure AttentionError, too
+    std::uint32_t block_steps = 16;          // adjacent steps that are resampled together
     std::uint32_t resamples = 1000;
     std::uint64_t seed = 1;
     std::function<void(std::uint64_t done, std::uint64_t total)> on_progress;  // in tokens; may be empty
@@ -40,14 +41,15 @@ struct Step {
     std::uint32_t sequence = 0;  // of the reference
     std::uint64_t step = 0;      // within the sequence, from 0; its position is the number of stored tokens + step
     TokenId fed = -1;
-    double max_abs_dp = 0;         // E_p: max over the vocabulary of |p_candidate - p_reference|
-    TokenId worst = -1;            // the token where it is reached
+    double max_abs_dp = 0;                    // E_p: max over the vocabulary of |p_candidate - p_reference|
+    TokenId worst = -1;                       // the token where it is reached
     double p_reference = 0, p_candidate = 0;  // of that token
-    double kl = 0;                 // KL(reference || candidate), nats
+    double kl = 0;                            // KL(reference || candidate), nats
     double max_abs_dlogit = 0;
     TokenId top_reference = -1, top_candidate = -1;
     // -log p of the token that is fed next; NaN at the last step of a sequence.
-    double nll_reference = 0, nll_candidate = 0;
+    double nll_reference = std::numeric_limits<double>::quiet_NaN();
+    double nll_candidate = nll_reference;
     [[nodiscard]] bool top1_equal() const noexcept { return top_reference == top_candidate; }
 };
 
@@ -76,7 +78,7 @@ struct Summary {
 // the queries of the fed tokens as the reference computes them. (A state stores no queries.)
 struct AttentionError {
     std::uint32_t sequence = 0, layer = 0;
-    double relative_l2 = 0;  // |o' - o|_2 / |o|_2 over all queries and heads; 0 where both are zero
+    double relative_l2 = 0;   // |o' - o|_2 / |o|_2 over all queries and heads; 0 where both are zero
     double max_relative = 0;  // largest of a single query over all heads
     std::uint64_t worst_step = 0;
     std::vector<double> head_relative_l2;  // [query head]
@@ -85,8 +87,8 @@ struct AttentionError {
 struct Report {
     std::vector<Step> steps;  // in order of sequence, step
     Summary summary;
-    std::vector<AttentionError> attention;        // in order of sequence, layer; empty unless asked for
-    std::vector<std::vector<TokenId>> fed;        // [sequence][step]
+    std::vector<AttentionError> attention;  // in order of sequence, layer; empty unless asked for
+    std::vector<std::vector<TokenId>> fed;  // [sequence][step]
 };
 
 // One report for each candidate; the reference is run once for all of them, and all have a session at a time. The

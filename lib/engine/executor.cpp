@@ -194,6 +194,7 @@ Status Executor::op(const model::Attention& attention, const Chunk& chunk) {
     const std::size_t first_kv_head = share_.kv_heads(attention.n_heads, layout.n_kv_heads).begin;  // of the cache
     const float* q = at(attention.q);
     float* out = at(attention.out);
+    if (on_queries_) HETERO_CHECK(on_queries_({attention, chunk.first, n_tokens, q, width(attention.q)}));
     // Query heads of one KV head read it together, unless a rank has a part of them only, or there would be fewer tasks
     // than threads.
     const auto threads = static_cast<std::size_t>(pool_.size());

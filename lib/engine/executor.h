@@ -14,6 +14,7 @@
 #include "base/threads.h"
 #include "engine/kv_cache.h"
 #include "engine/linear.h"
+#include "engine/queries.h"
 #include "engine/share.h"
 #include "engine/slots.h"
 #include "model/program.h"
@@ -47,6 +48,8 @@ public:
     // on_logits returns.
     Status run(std::span<const std::int32_t> tokens, std::uint64_t first, KvCache& cache, Phase phase, Rows rows,
                const LogitsFn& on_logits);
+    // Called before each attention op; an error ends run(). Empty: no more.
+    void observe_queries(QueriesFn on_queries) { on_queries_ = std::move(on_queries); }
 
 private:
     struct Chunk {
@@ -133,6 +136,7 @@ private:
     Share share_;
     Sizes sizes_;
     std::uint32_t chunk_tokens_;
+    QueriesFn on_queries_;
     std::vector<std::vector<float>> registers_;  // [register][token][width]
     std::vector<RopeTable> ropes_;               // [rope]
     std::vector<float> k_, v_;                   // [token][kv_head][head_dim] of the layer in work

@@ -159,6 +159,8 @@ std::uint64_t Session::packed_bytes() const noexcept { return impl_->packed == n
 std::uint64_t Session::position() const noexcept { return impl_->position; }
 std::uint64_t Session::capacity() const noexcept { return impl_->cache.capacity(); }
 
+void Session::observe_queries(QueriesFn on_queries) { impl_->executor.observe_queries(std::move(on_queries)); }
+
 Status Session::Impl::check_ready() const {
     if (imported.empty()) return {};
     const auto missing = std::find(imported.begin(), imported.end(), false) - imported.begin();

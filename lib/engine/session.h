@@ -10,6 +10,7 @@
 #include "base/hash.h"
 #include "base/result.h"
 #include "engine/linear.h"
+#include "engine/queries.h"
 #include "kv/state.h"
 #include "model/model.h"
 
@@ -64,6 +65,9 @@ public:
 
     // One step: appends `token`, gives the logits of the next one [vocab_size], valid until the next call.
     Result<std::span<const float>> decode(TokenId token);
+
+    // Called with the queries of every layer while tokens are computed ; empty: no more.
+    void observe_queries(QueriesFn on_queries);
 
     // The cache as a layer of a KV state, in the resident type: the heads of this rank, of the tokens before position()
     // that layer_shapes() says are stored. Errors: usage (no such layer; tokens that an imported state did not have).

@@ -23,16 +23,31 @@ struct Location {
 [[nodiscard]] Location locate(const Header& header, std::size_t sequence, std::uint32_t layer, PartId part,
                               std::uint64_t index);
 
+// One KV head of a part, over all tokens. Errors are b - a.
+struct HeadDifference {
+    std::uint32_t head = 0;  // of the whole state
+    double max_abs = 0;
+    std::uint64_t worst_token = 0;  // of the sequence: where max_abs is reached
+    std::uint32_t worst_dim = 0;
+    double rms = 0;          // root of the mean square of the errors
+    double relative_l2 = 0;  // rms over the root of the mean square of a; 0 where both are zero
+    double cosine = 1;       // 1 where both are zero
+    // The channel (one dim over all tokens) with the largest rms, and the same figures of it.
+    std::uint32_t worst_channel = 0;
+    double channel_rms = 0, channel_relative_l2 = 0;
+};
+
 struct PartDifference {
     std::string sequence;
     std::uint32_t layer = 0;
     LayerKind kind = LayerKind::gqa;
     PartId part = PartId::k;
     std::uint64_t elements = 0;
-    double max_abs = 0, mean_abs = 0;
+    double max_abs = 0, mean_abs = 0, rms = 0;
     double relative_l2 = 0;  // |a - b|_2 / |a|_2; 0 where both are zero
     double cosine = 1;       // 1 where both are zero
     bool bit_equal = true;
+    std::vector<HeadDifference> heads;  // [stored kv_head]
 };
 
 struct Comparison {
@@ -54,8 +69,8 @@ struct Comparison {
 
 // Reads both to the end, layer by layer. States whose shapes differ are not comparable (bad_input); differing
 // identities and kinds of layers are listed and equal shapes compared all the same. Sequences are paired by id.
-// NaN and infinities that do not pass count as an infinite difference in max_abs and p99_abs; mean_abs, relative_l2 and
-// cosine leave them out.
+// NaN and infinities that do not pass count as an infinite difference in max_abs and p99_abs; the other
+// figures leave them out.
 Result<Comparison> compare_states(Source& a, Source& b, bool allow_equal_nan);
 
 }  // namespace hetero::kv

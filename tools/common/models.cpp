@@ -135,12 +135,7 @@ Result<kernels::DType> resident_dtype(const std::string& choice, const kv::Heade
         if (!dtype) return fail(Errc::usage, "'{}' is not a KV type", choice);
         return *dtype;
     }
-    if (state == nullptr) return kernels::DType::f16;
-    const kernels::DType first = state->k_schemes.empty() ? kernels::DType::f16 : state->k_schemes.front().source_dtype;
-    const auto same = [&](const kv::Scheme& scheme) { return scheme.source_dtype == first; };
-    const bool uniform = std::all_of(state->k_schemes.begin(), state->k_schemes.end(), same) &&
-                         std::all_of(state->v_schemes.begin(), state->v_schemes.end(), same);
-    return uniform ? first : kernels::DType::f32;  // holds every other type exactly
+    return state == nullptr ? kernels::DType::f16 : kv::source_dtype(*state);
 }
 
 }  // namespace hetero::tool

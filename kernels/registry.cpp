@@ -27,6 +27,9 @@ constexpr Backend kBackends[] = {
     {"avx512", &avx512::kOps, nullptr, avx512::supported},
     {"avx512_vnni", &avx512::kOps, &avx512_vnni::kPackedOps, avx512_vnni::supported},
     {"amx", &avx512::kOps, &amx::kPackedOps, amx::supported},
+#elif defined(HETERO_KERNELS_ARM)
+    {"neon", &neon::kOps, nullptr, neon::supported},
+    {"neon_dot", &neon::kOps, &neon_dot::kPackedOps, neon_dot::supported},
 #endif
 };
 constexpr std::size_t kCount = std::size(kBackends);

@@ -10,6 +10,8 @@
 
 #define HETERO_INLINE inline __attribute__((always_inline))
 
+#include "kernels/cpu/bytes_sse.h"
+
 namespace hetero::kernels::HETERO_ISA {
 namespace {
 
@@ -24,7 +26,6 @@ struct F32x16 {
 struct I32x16 {
     __m256i part[kParts];
 };
-using U8x16 = __m128i;
 
 // Parts.
 HETERO_INLINE Part part_zero() { return _mm256_setzero_ps(); }
@@ -237,6 +238,8 @@ HETERO_INLINE void store(double* p, F64x16 v) {
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) _mm256_storeu_pd(p + 4 * i, v.part[i]);
 }
+
+HETERO_INLINE double square_root(double x) { return _mm_cvtsd_f64(_mm_sqrt_sd(_mm_setzero_pd(), _mm_set_sd(x))); }
 
 HETERO_INLINE float max_lane(F32x16 v) {
     const __m256 m8 = _mm256_max_ps(v.part[0], v.part[1]);

@@ -9,6 +9,8 @@
 
 #define HETERO_INLINE inline __attribute__((always_inline))
 
+#include "kernels/cpu/bytes_sse.h"
+
 namespace hetero::kernels::HETERO_ISA {
 namespace {
 
@@ -23,7 +25,6 @@ struct F32x16 {
 struct I32x16 {
     __m512i part[kParts];
 };
-using U8x16 = __m128i;
 
 HETERO_INLINE __mmask16 first(std::size_t n) { return static_cast<__mmask16>((1u << n) - 1); }
 
@@ -60,9 +61,7 @@ HETERO_INLINE F32x16 copy_sign(F32x16 magnitude, F32x16 sign) {
 HETERO_INLINE F32x16 where_less(F32x16 x, F32x16 y, F32x16 a, F32x16 b) {
     return {{_mm512_mask_blend_ps(_mm512_cmp_ps_mask(x.part[0], y.part[0], _CMP_LT_OQ), b.part[0], a.part[0])}};
 }
-HETERO_INLINE bool any_greater(F32x16 a, F32x16 b) {
-    return _mm512_cmp_ps_mask(a.part[0], b.part[0], _CMP_GT_OQ) != 0;
-}
+HETERO_INLINE bool any_greater(F32x16 a, F32x16 b) { return _mm512_cmp_ps_mask(a.part[0], b.part[0], _CMP_GT_OQ) != 0; }
 // v in lanes [begin, end), else other; 0 <= begin, end <= 16.
 HETERO_INLINE F32x16 where_between(std::size_t begin, std::size_t end, F32x16 v, F32x16 other) {
     const auto mask = static_cast<__mmask16>(((1u << end) - 1) & ~((1u << begin) - 1));
@@ -146,6 +145,8 @@ HETERO_INLINE void store(double* p, F64x16 v) {
     _mm512_storeu_pd(p, v.part[0]);
     _mm512_storeu_pd(p + 8, v.part[1]);
 }
+
+HETERO_INLINE double square_root(double x) { return _mm_cvtsd_f64(_mm_sqrt_sd(_mm_setzero_pd(), _mm_set_sd(x))); }
 
 HETERO_INLINE float max_lane(F32x16 v) { return _mm512_reduce_max_ps(v.part[0]); }
 HETERO_INLINE float min_lane(F32x16 v) { return _mm512_reduce_min_ps(v.part[0]); }

@@ -12,8 +12,7 @@ namespace {
 
 using kv::PartId;
 
-constexpr std::size_t head_block_tokens = 32;   // logits computed together: bounds the [tokens][vocab] buffer
-constexpr std::size_t query_block_tokens = 32;  // of one attention task
+constexpr std::uint32_t query_block_tokens = 32;  // of one attention task
 
 }  // namespace
 
@@ -85,6 +84,11 @@ Executor::Executor(const model::Program& program, ThreadPool& pool, std::uint32_
       part_bytes_(parts_.size()),
       sent_(group.size() == 1 ? 0 : gather_floats) {
     const std::size_t tokens = chunk_tokens;
+    ids_.reserve(tokens);
+    positions_.reserve(tokens);
+    caches_.reserve(tokens);
+    blocks_.reserve(tokens);
+    wanted_.reserve(tokens);
     for (const model::RegisterInfo& info : program.registers) registers_.emplace_back(tokens * info.width);
     for (const model::RopeConfig& rope : program.ropes) {
         const std::size_t pairs = rope.rotary_dim / 2;
@@ -101,15 +105,48 @@ Executor::Executor(const model::Program& program, ThreadPool& pool, std::uint32_
     logits_.resize(head_tokens * sizes_.vocab);
 }
 
-Status Executor::run(std::span<const std::int32_t> tokens, std::uint64_t first, KvCache& cache, Phase phase, Rows rows,
-                     const LogitsFn& on_logits) {
-    if (tokens.empty() || tokens.size() > chunk_tokens_ || first + tokens.size() > cache.capacity()) {
-        return fail(Errc::internal, "executor: a chunk of {} tokens at {} (chunk {}, capacity {})", tokens.size(),
-                    first, chunk_tokens_, cache.capacity());
+// Makes room for the tokens, and lists what belongs to each.
+Status Executor::place(std::span<const Piece> pieces, std::size_t n_tokens, Rows rows) {
+    ids_.clear();
+    positions_.clear();
+    caches_.clear();
+    blocks_.clear();
+    wanted_.clear();
+    for (const Piece& piece : pieces) {
+        const std::uint64_t end = piece.first + piece.tokens.size();
+        HETERO_CHECK(piece.cache->prepare(piece.first, end));
+        const auto begin = static_cast<std::uint32_t>(ids_.size());
+        const auto count = static_cast<std::uint32_t>(piece.tokens.size());
+        ids_.insert(ids_.end(), piece.tokens.begin(), piece.tokens.end());
+        for (std::uint64_t position = piece.first; position < end; ++position) positions_.push_back(position);
+        caches_.insert(caches_.end(), count, piece.cache);
+        // Late blocks of a piece see the most keys: they are taken first.
+        const std::uint32_t blocks = (count + query_block_tokens - 1) / query_block_tokens;
+        for (std::uint32_t block = blocks; block-- > 0;) {
+            const std::uint32_t first = block * query_block_tokens;
+            blocks_.push_back({&piece, begin + first, begin + std::min(first + query_block_tokens, count)});
+        }
+        if (rows == Rows::last) wanted_.push_back(begin + count - 1);
     }
-    HETERO_CHECK(cache.prepare(first, first + tokens.size()));
-    fill_rope(first, tokens.size());
-    const Chunk chunk{tokens, first, &cache, phase, rows, &on_logits};
+    if (rows == Rows::all) {
+        for (std::uint32_t token = 0; token < n_tokens; ++token) wanted_.push_back(token);
+    }
+    return {};
+}
+
+Status Executor::run(std::span<const Piece> pieces, Phase phase, Rows rows, const LogitsFn& on_logits) {
+    std::size_t n_tokens = 0;
+    for (const Piece& piece : pieces) {
+        n_tokens += piece.tokens.size();
+        if (piece.tokens.empty() || n_tokens > chunk_tokens_ ||
+            piece.first + piece.tokens.size() > piece.cache->capacity()) {
+            return fail(Errc::internal, "executor: {} tokens at {} in a chunk of {} (of {}, capacity {})",
+                        piece.tokens.size(), piece.first, n_tokens, chunk_tokens_, piece.cache->capacity());
+        }
+    }
+    HETERO_CHECK(place(pieces, n_tokens, rows));
+    fill_rope(n_tokens);
+    const Chunk chunk{pieces, n_tokens, phase, rows, &on_logits};
     for (const model::Op& any : program_.ops) {
         HETERO_CHECK(std::visit([&](const auto& one) { return op(one, chunk); }, any));
     }
@@ -117,12 +154,12 @@ Status Executor::run(std::span<const std::int32_t> tokens, std::uint64_t first, 
 }
 
 // Angles in double: at position 100,000 a float product is off by up to 0.004 rad.
-void Executor::fill_rope(std::uint64_t first, std::size_t n_tokens) {
+void Executor::fill_rope(std::size_t n_tokens) {
     for (RopeTable& table : ropes_) {
         const std::size_t pairs = table.frequencies.size();
         pool_.parallel_for(n_tokens, [&](std::size_t token, int) {
             for (std::size_t pair = 0; pair < pairs; ++pair) {
-                const double angle = static_cast<double>(first + token) * table.frequencies[pair];
+                const double angle = static_cast<double>(positions_[token]) * table.frequencies[pair];
                 table.cos[token * pairs + pair] = static_cast<float>(std::cos(angle) * table.factor);
                 table.sin[token * pairs + pair] = static_cast<float>(std::sin(angle) * table.factor);
             }
@@ -133,8 +170,8 @@ void Executor::fill_rope(std::uint64_t first, std::size_t n_tokens) {
 Status Executor::op(const model::Embed& embed, const Chunk& chunk) {
     const model::Matrix& table = embed.table;
     float* out = at(embed.out);
-    pool_.parallel_for(chunk.tokens.size(), [&](std::size_t token, int) {
-        const auto id = static_cast<std::size_t>(chunk.tokens[token]);
+    pool_.parallel_for(chunk.n_tokens, [&](std::size_t token, int) {
+        const auto id = static_cast<std::size_t>(ids_[token]);
         float* row = out + token * table.cols;
         kernels::ops().dequantize(table.dtype, table.data + id * table.row_bytes, row, table.cols);
         if (!table.row_scale.empty()) kernels::ops().scale(row, table.row_scale[id], table.cols);
@@ -147,13 +184,13 @@ Status Executor::op(const model::Normalize& one, const Chunk& chunk) {
     const std::size_t n = width(one.in);
     const float* in = at(one.in);
     float* out = at(one.out);
-    pool_.parallel_for(chunk.tokens.size(),
+    pool_.parallel_for(chunk.n_tokens,
                        [&](std::size_t token, int) { normalize(one.norm, in + token * n, out + token * n, n); });
     return {};
 }
 
 Status Executor::op(const model::Qkv& qkv, const Chunk& chunk) {
-    const std::size_t n_tokens = chunk.tokens.size(), in_width = width(qkv.in), q_width = width(qkv.q_out);
+    const std::size_t n_tokens = chunk.n_tokens, in_width = width(qkv.in), q_width = width(qkv.q_out);
     const std::size_t k_width = qkv.k.rows, v_width = qkv.v.rows;
     const model::KvLayout& layout = program_.kv[qkv.layer];
     const std::size_t dim_k = layout.head_dim_k, dim_v = layout.head_dim_v;
@@ -179,32 +216,37 @@ Status Executor::op(const model::Qkv& qkv, const Chunk& chunk) {
         if (qkv.k_norm) normalize_heads(*qkv.k_norm, k_row, kv_heads.size(), dim_k);
         ops.rope(q_row, q_row, heads.size(), dim_k, table, token, pairing);
         ops.rope(k_row, k_row, kv_heads.size(), dim_k, table, token, pairing);
-        auto stored = chunk.cache->store(qkv.layer, PartId::k, chunk.first + token, k_row);
-        if (stored) stored = chunk.cache->store(qkv.layer, PartId::v, chunk.first + token, v_row);
+        auto stored = caches_[token]->store(qkv.layer, PartId::k, positions_[token], k_row);
+        if (stored) stored = caches_[token]->store(qkv.layer, PartId::v, positions_[token], v_row);
         if (!stored) errors.note(token, std::move(stored).error());
     });
     return errors.status();
 }
 
 Status Executor::op(const model::Attention& attention, const Chunk& chunk) {
-    const std::size_t n_tokens = chunk.tokens.size(), blocks = (n_tokens + query_block_tokens - 1) / query_block_tokens;
+    const std::size_t blocks = blocks_.size();
     const model::KvLayout& layout = program_.kv[attention.layer];
     const std::size_t group = attention.n_heads / layout.n_kv_heads;
     const Range heads = share_.heads(attention.n_heads);
     const std::size_t first_kv_head = share_.kv_heads(attention.n_heads, layout.n_kv_heads).begin;  // of the cache
     const float* q = at(attention.q);
     float* out = at(attention.out);
-    if (on_queries_) HETERO_CHECK(on_queries_({attention, chunk.first, n_tokens, q, width(attention.q)}));
+    if (on_queries_) {
+        const float* of_piece = q;
+        for (const Piece& piece : chunk.pieces) {
+            HETERO_CHECK(on_queries_({attention, piece.first, piece.tokens.size(), of_piece, width(attention.q)}));
+            of_piece += piece.tokens.size() * width(attention.q);
+        }
+    }
     // Query heads of one KV head read it together, unless a rank has a part of them only, or there would be fewer tasks
     // than threads.
     const auto threads = static_cast<std::size_t>(pool_.size());
     const bool whole_groups = heads.begin % group == 0 && heads.end % group == 0;
     const bool enough = threads == 1 || blocks * heads.size() / group >= 2 * threads;
     const std::size_t together = whole_groups && enough ? group : 1, parts = heads.size() / together;
-    // Late query blocks see the most keys: they are taken first.
     pool_.parallel_for(blocks * parts, [&](std::size_t task, int) {
-        const std::size_t head = heads.begin + task % parts * together, block = blocks - 1 - task / parts;
-        const std::size_t begin = block * query_block_tokens, end = std::min(begin + query_block_tokens, n_tokens);
+        const std::size_t head = heads.begin + task % parts * together;
+        const auto& [piece, begin, end] = blocks_[task / parts];
         const auto kv_head = static_cast<std::uint32_t>(head / group - first_kv_head);
         kernels::AttentionArgs args;
         args.n_heads = together;
@@ -212,13 +254,13 @@ Status Executor::op(const model::Attention& attention, const Chunk& chunk) {
         args.out_head_stride = layout.output_dim();
         args.q_stride = width(attention.q);
         args.q = q + begin * args.q_stride + head * layout.query_dim();
-        args.k = chunk.cache->view(attention.layer, PartId::k, kv_head);
-        args.v = chunk.cache->view(attention.layer, PartId::v, kv_head);
+        args.k = piece->cache->view(attention.layer, PartId::k, kv_head);
+        args.v = piece->cache->view(attention.layer, PartId::v, kv_head);
         args.out_stride = width(attention.out);
         args.out = out + begin * args.out_stride + head * layout.output_dim();
         args.n_queries = end - begin;
-        args.kv_tokens = chunk.first + end;
-        args.first_position = chunk.first + begin;
+        args.kv_tokens = positions_[end - 1] + 1;
+        args.first_position = positions_[begin];
         args.head_dim_k = layout.query_dim();
         args.head_dim_v = layout.output_dim();
         args.scale = attention.scale;
@@ -227,11 +269,11 @@ Status Executor::op(const model::Attention& attention, const Chunk& chunk) {
         kernels::ops().attention(args);
     });
     if (layout.kind == model::KvLayout::Kind::latent) return {};  // HeadProject comes next, of the same heads
-    return gather_heads(out, attention.n_heads, layout.output_dim(), width(attention.out), n_tokens);
+    return gather_heads(out, attention.n_heads, layout.output_dim(), width(attention.out), chunk.n_tokens);
 }
 
 Status Executor::op(const model::Project& project, const Chunk& chunk) {
-    const std::size_t rows = project.weight.rows, n_tokens = chunk.tokens.size(), out_width = width(project.out);
+    const std::size_t rows = project.weight.rows, n_tokens = chunk.n_tokens, out_width = width(project.out);
     const Range own =
         project.n_heads == 0 ? share_.rows(rows) : share_.heads(project.n_heads).times(rows / project.n_heads);
     Product product{&project.weight, at(project.in), width(project.in), at(project.out), out_width, own};
@@ -241,11 +283,11 @@ Status Executor::op(const model::Project& project, const Chunk& chunk) {
 
 Status Executor::op(const model::ProjectAdd& project, const Chunk& chunk) {
     return multiply_add(project.weight, project.norm, at(project.in), width(project.in), at(project.out),
-                        width(project.out), chunk.tokens.size());
+                        width(project.out), chunk.n_tokens);
 }
 
 Status Executor::op(const model::FfnAdd& ffn, const Chunk& chunk) {
-    const std::size_t n_tokens = chunk.tokens.size(), rows = ffn.up.rows;
+    const std::size_t n_tokens = chunk.n_tokens, rows = ffn.up.rows;
     const Range own = share_.rows(rows);
     const std::size_t block = rows_per_task(own.size());
     const bool gated = ffn.gate.rows != 0;
@@ -269,14 +311,13 @@ Status Executor::op(const model::FfnAdd& ffn, const Chunk& chunk) {
 
 Status Executor::op(const model::Head& head, const Chunk& chunk) {
     if (chunk.rows == Rows::none) return {};
-    const std::size_t n_tokens = chunk.tokens.size(), hidden = width(head.in), vocab = head.weight.rows;
-    const std::size_t first = chunk.rows == Rows::last ? n_tokens - 1 : 0;
+    const std::size_t n_wanted = wanted_.size(), hidden = width(head.in), vocab = head.weight.rows;
     const Range own = share_.rows(vocab);
-    for (std::size_t begin = first; begin < n_tokens; begin += head_block_tokens) {
-        const std::size_t count = std::min(head_block_tokens, n_tokens - begin);
-        const float* in = at(head.in) + begin * hidden;
+    for (std::size_t begin = 0; begin < n_wanted; begin += head_block_tokens) {
+        const std::size_t count = std::min(head_block_tokens, n_wanted - begin);
+        const float* in = at(head.in);
         pool_.parallel_for(count, [&](std::size_t token, int) {
-            normalize(head.norm, in + token * hidden, head_normed_.data() + token * hidden, hidden);
+            normalize(head.norm, in + wanted_[begin + token] * hidden, head_normed_.data() + token * hidden, hidden);
         });
         Product product{&head.weight, head_normed_.data(), hidden, logits_.data(), vocab, own};
         multiply_all({&product, 1}, count, true);
@@ -287,7 +328,7 @@ Status Executor::op(const model::Head& head, const Chunk& chunk) {
         }
         HETERO_CHECK(gather_rows(logits_.data(), vocab, vocab, count));
         for (std::size_t token = 0; token < count && *chunk.on_logits; ++token) {
-            HETERO_CHECK((*chunk.on_logits)(begin + token, {logits_.data() + token * vocab, vocab}));
+            HETERO_CHECK((*chunk.on_logits)(wanted_[begin + token], {logits_.data() + token * vocab, vocab}));
         }
     }
     return {};

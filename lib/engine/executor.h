@@ -41,21 +41,27 @@ public:
                                                     const Communicator& group,
                                                     Precision precision = Precision::precise);
 
-    // Computes `tokens` at positions [first, first + tokens.size()), appends their K and V to `cache`, and hands the
-    // wanted logits to `on_logits` in order (index within the chunk). Token ids must be valid. All ranks of the group
-    // call it with the same arguments and get the same logits; `cache` is of this rank's heads.
+    // Some tokens of one sequence, at positions [first, first + tokens.size()).
+    struct Piece {
+        std::span<const std::int32_t> tokens;
+        std::uint64_t first = 0;
+        KvCache* cache = nullptr;
+    };
+    // Computes the pieces, of different sequences, together, appends their K and V to their caches, and hands the
+    // wanted logits to `on_logits` in order (index among all tokens; Rows::last: of each piece); the last ones are
+    // valid until the next call. Token ids must be valid. All ranks of the group call it with the same arguments and
+    // get the same logits; the caches are of this rank's heads.
     // Errors: those of KvCache::prepare, of KvCache::store (the smallest place is named), of the group, and what
     // on_logits returns.
-    Status run(std::span<const std::int32_t> tokens, std::uint64_t first, KvCache& cache, Phase phase, Rows rows,
-               const LogitsFn& on_logits);
+    static constexpr std::size_t head_block_tokens = 32;  // logits computed together: bounds the [tokens][vocab] buffer
+    Status run(std::span<const Piece> pieces, Phase phase, Rows rows, const LogitsFn& on_logits);
     // Called before each attention op; an error ends run(). Empty: no more.
     void observe_queries(QueriesFn on_queries) { on_queries_ = std::move(on_queries); }
 
 private:
     struct Chunk {
-        std::span<const std::int32_t> tokens;
-        std::uint64_t first = 0;
-        KvCache* cache = nullptr;
+        std::span<const Piece> pieces;
+        std::size_t n_tokens = 0;
         Phase phase = Phase::prefill;
         Rows rows = Rows::none;
         const LogitsFn* on_logits = nullptr;
@@ -86,7 +92,8 @@ private:
     static Sizes sizes_of(const model::Program& program);
     [[nodiscard]] float* at(model::Register index) { return registers_[index].data(); }
     [[nodiscard]] std::size_t width(model::Register index) const { return program_.registers[index].width; }
-    void fill_rope(std::uint64_t first, std::size_t n_tokens);
+    Status place(std::span<const Piece> pieces, std::size_t n_tokens, Rows rows);
+    void fill_rope(std::size_t n_tokens);
 
     Status op(const model::Embed& embed, const Chunk& chunk);
     Status op(const model::Normalize& one, const Chunk& chunk);
@@ -137,6 +144,17 @@ private:
     Sizes sizes_;
     std::uint32_t chunk_tokens_;
     QueriesFn on_queries_;
+    // Of the tokens in flight, those of all pieces one after the other.
+    std::vector<std::int32_t> ids_;
+    std::vector<std::uint64_t> positions_;
+    std::vector<KvCache*> caches_;
+    // Queries that attend in one task: tokens [begin, end) of those in flight.
+    struct QueryBlock {
+        const Piece* piece;
+        std::uint32_t begin, end;
+    };
+    std::vector<QueryBlock> blocks_;
+    std::vector<std::uint32_t> wanted_;          // tokens that get logits
     std::vector<std::vector<float>> registers_;  // [register][token][width]
     std::vector<RopeTable> ropes_;               // [rope]
     std::vector<float> k_, v_;                   // [token][kv_head][head_dim] of the layer in work

@@ -27,6 +27,7 @@ struct Options {
     Communicator* group = nullptr;             // null: this process alone
     Precision precision = Precision::precise;  // of products with the weights
     WarmFolder warm = {};                      // of Precision::fast
+    std::uint32_t sequences = 1;               // memory for so many: a session and its forks
 };
 
 enum class Logits { none, last, all };
@@ -69,6 +70,21 @@ public:
     // Called with the queries of every layer while tokens are computed ; empty: no more.
     void observe_queries(QueriesFn on_queries);
 
+    // Another sequence that begins with the first n_tokens of this one, of the same capacity: it uses the same weights,
+    // threads and memory, shares the pages of what is common, and is used by the same thread. With 0 it is empty.
+    // Errors: usage (more tokens than there are, or than can_truncate() lets go back to), resource.
+    Result<std::unique_ptr<Session>> fork(std::uint64_t n_tokens) const;
+
+    // One step of several sequences, a session and its forks: appends a token to each and hands out the logits of the
+    // next one, in order; each sequence gets the bits of decode() alone, whoever is beside it. An error is one for all:
+    // none has advanced. At most Options::sequences.
+    struct Step {
+        Session* session;
+        TokenId token;
+    };
+    using StepLogitsFn = std::function<Status(std::size_t index, std::span<const float> logits)>;
+    static Status decode_together(std::span<const Step> steps, const StepLogitsFn& on_logits);
+
     // The cache as a layer of a KV state, in the resident type: the heads of this rank, of the tokens before position()
     // that layer_shapes() says are stored. Errors: usage (no such layer; tokens that an imported state did not have).
     Result<kv::Layer> export_layer(std::uint32_t layer) const;
@@ -89,6 +105,7 @@ public:
     [[nodiscard]] bool can_truncate(std::uint64_t n_tokens) const noexcept;
 
 private:
+    struct Core;
     struct Impl;
     explicit Session(std::unique_ptr<Impl> impl);
     std::unique_ptr<Impl> impl_;

@@ -288,7 +288,8 @@ void compare_logits(const Header& a, const Paired& paired, Comparison& compariso
     }
 }
 
-Result<Comparison> compare_all(Source& a, Source& b, bool allow_equal_nan) {
+Result<Comparison> compare_all(Source& a, Source& b, bool allow_equal_nan,
+                               const std::function<Status(const ComparedLayer&)>& on_layer) {
     const Header& header = a.header();
     Comparison comparison;
     HETERO_CHECK(check_shapes(header, b.header()));
@@ -342,6 +343,7 @@ Result<Comparison> compare_all(Source& a, Source& b, bool allow_equal_nan) {
                 }
                 comparison.parts.push_back(std::move(part.difference));
             }
+            if (on_layer) HETERO_CHECK(on_layer({s, l, left, right, std::span(comparison.parts).last(2)}));
         }
     }
     HETERO_CHECK(a.finish());
@@ -366,8 +368,9 @@ Location locate(const Header& header, std::size_t sequence, std::uint32_t layer,
     return place;
 }
 
-Result<Comparison> compare_states(Source& a, Source& b, bool allow_equal_nan) try {
-    return compare_all(a, b, allow_equal_nan);
+Result<Comparison> compare_states(Source& a, Source& b, bool allow_equal_nan,
+                                  const std::function<Status(const ComparedLayer&)>& on_layer) try {
+    return compare_all(a, b, allow_equal_nan, on_layer);
 } catch (const std::bad_alloc&) {
     return fail(Errc::resource, "not enough memory to compare {} and {}", a.name(), b.name());
 }

@@ -1,7 +1,9 @@
 // Element-wise comparison of two KV states. NaN never passes.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -67,10 +69,19 @@ struct Comparison {
     std::string logits_worst;      // "sequence 0, token 17"; empty where all are equal
 };
 
+// One layer of both states, just compared.
+struct ComparedLayer {
+    std::size_t sequence = 0;  // of a
+    std::uint32_t layer = 0;
+    const Layer &a, &b;
+    std::span<const PartDifference> parts;  // K, V
+};
+
 // Reads both to the end, layer by layer. States whose shapes differ are not comparable (bad_input); differing
 // identities and kinds of layers are listed and equal shapes compared all the same. Sequences are paired by id.
 // NaN and infinities that do not pass count as an infinite difference in max_abs and p99_abs; the other
-// figures leave them out.
-Result<Comparison> compare_states(Source& a, Source& b, bool allow_equal_nan);
+// figures leave them out. `on_layer` (may be empty) sees the layers as they come; an error from it ends the comparison.
+Result<Comparison> compare_states(Source& a, Source& b, bool allow_equal_nan,
+                                  const std::function<Status(const ComparedLayer&)>& on_layer = {});
 
 }  // namespace hetero::kv

@@ -16,8 +16,9 @@ declare -A allowed=(
   [lib/convert]="base io model tokenizer quant kernels"
   [lib/hw]="base kernels quant"
   [lib/engine]="base kv model tokenizer quant kernels"
+  [lib/calib]="base kv model quant engine kernels"
   [lib/transport]="base io kv"
-  [tools]="base io kv model tokenizer convert hw engine transport quant kernels common"
+  [tools]="base io kv model tokenizer convert hw engine calib transport quant kernels common"
 )
 # header pattern: the only folders that may include it
 declare -A external=(

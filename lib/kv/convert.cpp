@@ -181,17 +181,21 @@ std::uint64_t stored_bytes(const Part& part) {
 }
 
 // The output's header, or why the conversion is refused.
-Result<Header> converted_header(const Header& in, const Scheme& k, const Scheme& v, bool requantize,
+Result<Header> converted_header(const Header& in, std::span<const Scheme> k, std::span<const Scheme> v, bool requantize,
                                 const ProvenanceEntry& entry) {
     Header header = in;
     header.tokens_per_chunk = 0;
     header.provenance.push_back(entry);
     for (PartId id : {PartId::k, PartId::v}) {
-        const Scheme& wanted = id == PartId::k ? k : v;
-        HETERO_TRY(const Codec* to, codec_of(wanted, Errc::usage));
-        HETERO_CHECK(to->check(wanted.params, shape_of(in, 0, id).head_dim));
+        const std::span<const Scheme> all = id == PartId::k ? k : v;
         std::vector<Scheme>& schemes = header.schemes(id);
+        if (all.size() != schemes.size()) {
+            return fail(Errc::usage, "schemes for {} layers, the state has {}", all.size(), schemes.size());
+        }
         for (std::size_t layer = 0; layer < schemes.size(); ++layer) {
+            const Scheme& wanted = all[layer];
+            HETERO_TRY(const Codec* to, codec_of(wanted, Errc::usage));
+            HETERO_CHECK(to->check(wanted.params, shape_of(in, 0, id).head_dim));
             if (same_storage(schemes[layer], wanted)) continue;
             HETERO_TRY(const Codec* from, codec_of(schemes[layer]));
             if (from->quantized() && to->quantized() && !requantize) {
@@ -263,6 +267,12 @@ bool conversion_is_exact(const Scheme& from, const Scheme& to) {
 
 Result<ConvertReport> convert_state(Source& in, Sink& out, const Scheme& k, const Scheme& v, bool requantize,
                                     const ProvenanceEntry& entry, int threads) {
+    const std::size_t n_layers = in.header().k_schemes.size();
+    return convert_state(in, out, std::vector(n_layers, k), std::vector(n_layers, v), requantize, entry, threads);
+}
+
+Result<ConvertReport> convert_state(Source& in, Sink& out, std::span<const Scheme> k, std::span<const Scheme> v,
+                                    bool requantize, const ProvenanceEntry& entry, int threads) {
     const Header& from = in.header();
     HETERO_TRY(const Header header, converted_header(from, k, v, requantize, entry));
     HETERO_CHECK(out.begin(header));

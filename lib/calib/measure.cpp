@@ -149,7 +149,7 @@ struct Bench::Impl {
             const auto compared =
                 engine::compare_logits(row(reference->logits), row(logits), "unquantized state", "quantized state");
             if (compared) {
-                out[step] = {compared->max_abs_dp, compared->kl, compared->top1_equal};
+                out[step] = {compared->max_abs_dp, compared->kl, compared->top1_equal()};
             } else {
                 done[step] = fail_with(compared.error(), fmt::format("step {}", step));
             }

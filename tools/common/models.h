@@ -18,7 +18,7 @@ struct ModelOptions {
     std::uint64_t threads = 0;  // 0: as many as this process may use
     bool precise = false;       // products in f32
     bool warm = false;          // keep packed weights
-    std::string cache;          // where; empty: ~/.cache/hetero
+    std::string cache = {};     // where; empty: ~/.cache/hetero
 
     [[nodiscard]] engine::Precision precision() const {
         return precise ? engine::Precision::precise : engine::Precision::fast;

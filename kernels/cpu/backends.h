@@ -2,6 +2,7 @@
 // others are one of these with products of packed weights that use further instructions.
 #pragma once
 #include "kernels/api/ops.h"
+#include "kernels/api/tiles.h"
 
 namespace hetero::kernels {
 
@@ -28,6 +29,7 @@ bool supported();
 }  // namespace avx512_vnni
 namespace amx {
 extern const PackedOps kPackedOps;
+extern const TileOps kTileOps;
 bool supported();
 }  // namespace amx
 namespace neon {

@@ -3,19 +3,32 @@
 // of 64, vocabulary 49152. Compare within one run only; noisy neighbours move everything.
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <new>
 #include <string>
 #include <vector>
 
 #include "../support/kv_pages.h"
 #include "bench_roofs.h"
 #include "kernels/api/ops.h"
+#include "kernels/api/tiles.h"
 
 using namespace hetero::kernels;
 
 namespace {
+
+// Starts at a cache line, as tile loads want it.
+template <class T>
+struct Aligned {
+    using value_type = T;
+    T* allocate(std::size_t n) { return static_cast<T*>(::operator new (n * sizeof(T), std::align_val_t{64})); }
+    void deallocate(T* p, std::size_t) { ::operator delete (p, std::align_val_t{64}); }
+    bool operator==(const Aligned&) const = default;
+};
 
 std::vector<float> ramp(std::size_t n) {
     std::vector<float> v(n);
@@ -54,6 +67,27 @@ void gigabytes(benchmark::State& state, double bytes) {
         benchmark::Counter(bytes * 1e-9 * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
 }
 
+// FLOP/s of the fastest unit for bf16, measured once.
+double bf16_roof() {
+    static const double roof = [] {
+        double best = 0;
+        for (int i = 0; i < 20; ++i)
+            for (const int unit : {1, 2}) {
+                const auto start = std::chrono::steady_clock::now();
+                const double flop = hetero::bench::bf16_rounds(unit, 100000);
+                best = std::max(best,
+                                flop / std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+            }
+        return best;
+    }();
+    return roof;
+}
+void of_roof(benchmark::State& state, double flop, double roof) {
+    gflops(state, flop);
+    state.counters["of_roof"] =
+        benchmark::Counter(flop / roof * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
+}
+
 // ---- roofs
 
 void roof_fma(benchmark::State& state) {
@@ -70,6 +104,14 @@ void roof_int8(benchmark::State& state) {
     gigaops(state, op);
 }
 BENCHMARK(roof_int8)->ArgName("unit")->Arg(1)->Arg(2);
+
+// Dot products in bf16: 1, 512 bits; 2, AMX tiles.
+void roof_bf16(benchmark::State& state) {
+    double flop = 0;
+    for (auto _ : state) flop = hetero::bench::bf16_rounds(static_cast<int>(state.range(0)), 100000);
+    gflops(state, flop);
+}
+BENCHMARK(roof_bf16)->ArgName("unit")->Arg(1)->Arg(2);
 
 void roof_read(benchmark::State& state) {
     const std::vector<char> buffer(static_cast<std::size_t>(state.range(0)) << 20, 1);
@@ -113,6 +155,24 @@ void packed_gemm(benchmark::State& state, DType type, std::size_t rows, std::siz
         ops().packed_gemm(packing, packed.data(), 0, rows, cols, q.data(), tokens, false, y.data(), rows);
     gigaops(state, 2.0 * static_cast<double>(rows * cols * tokens));
     gigabytes(state, static_cast<double>(packed.size()));
+}
+
+// Weights packed and activations rounded beforehand; the weights' expansion is a part of it.
+void tile_gemm(benchmark::State& state, DType type, std::size_t rows, std::size_t cols) {
+    const TileOps* tiles = tile_ops();
+    if (tiles == nullptr) return state.SkipWithError("this backend has no tiles");
+    const auto tokens = static_cast<std::size_t>(state.range(0));
+    const auto w = weights(type, rows * cols);
+    const Packing packing = packing_of(type);
+    std::vector<std::uint8_t> packed(packed_bytes(packing, rows, cols));
+    pack(type, w.data(), dtype_bytes(type, cols), rows, cols, 0, (rows + 15) / 16, packed.data());
+    const auto x = ramp(tokens * cols);
+    std::vector<Bf16, Aligned<Bf16>> rounded(tiles_size(tokens, cols));
+    tiles->round(x.data(), cols, tokens, {rounded.data(), cols, 0, cols});
+    std::vector<float, Aligned<float>> y(tokens * rows);
+    for (auto _ : state)
+        tiles->gemm(packing, packed.data(), 0, rows, cols, rounded.data(), tokens, false, y.data(), rows);
+    of_roof(state, 2.0 * static_cast<double>(rows * cols * tokens), bf16_roof());
 }
 
 void pack_weights(benchmark::State& state, DType type) {
@@ -228,6 +288,19 @@ void register_all() {
                 ->Arg(8)
                 ->Arg(16)
                 ->Arg(256);
+    for (const Shape& s : {Shape{"q", 576, 576},
+                           {"k", 192, 576},
+                           {"gate", 1536, 576},
+                           {"down", 576, 1536},
+                           {"gate_1b", 8192, 2048},
+                           {"down_1b", 2048, 8192}})
+        for (const DType type : {DType::q4_1, DType::q8_0})
+            reg(std::string("tile_gemm/") + packing_info(packing_of(type)).name + "/" + s.name,
+                [=](benchmark::State& state) { tile_gemm(state, type, s.rows, s.cols); })
+                ->ArgName("tokens")
+                ->Arg(32)
+                ->Arg(256)
+                ->Arg(512);
     for (const DType type : {DType::q4_0, DType::q4_1, DType::q5_0, DType::q5_1, DType::q8_0})
         reg(std::string("packed_gemm/") + packing_info(packing_of(type)).name + "/memory",
             [=](benchmark::State& state) { packed_gemm(state, type, 98304, 1536); })

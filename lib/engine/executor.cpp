@@ -14,6 +14,11 @@ using kv::PartId;
 
 constexpr std::uint32_t query_block_tokens = 32;  // of one attention task
 
+// Gate and up of one task in tiles.
+std::uint64_t work_floats(std::size_t chunk_tokens, std::size_t ffn) {
+    return ffn == 0 ? 0 : 2 * std::uint64_t{chunk_tokens} * ffn_tile_rows;
+}
+
 }  // namespace
 
 Executor::Sizes Executor::sizes_of(const model::Program& program) {
@@ -21,6 +26,7 @@ Executor::Sizes Executor::sizes_of(const model::Program& program) {
     const auto widen = [](std::size_t& size, std::size_t to) { size = std::max(size, to); };
     const auto multiplied = [&](const model::Matrix& matrix, std::size_t rows_per_token = 1) {
         widen(sizes.quantized, kernels::activation_bytes(rows_per_token, matrix.cols));
+        widen(sizes.tiled, matrix.cols);
     };
     const auto finely = [&](const model::Matrix& matrix) {
         multiplied(matrix, 2);
@@ -62,8 +68,13 @@ std::uint64_t Executor::bytes_needed(const model::Program& program, std::uint32_
     for (const model::RopeConfig& rope : program.ropes) per_token += rope.rotary_dim;
     const std::uint64_t head = std::min<std::uint64_t>(chunk_tokens, head_block_tokens) * (sizes.vocab + sizes.hidden);
     const std::uint64_t gathered = group.size() == 1 ? 0 : 2 * std::max(gather_floats, sizes.vocab);  // sent, and all
-    const std::uint64_t quantized =
+    std::uint64_t quantized =
         precision == Precision::fast ? (sizes.quantized + sizes.residual * sizeof(float)) * chunk_tokens : 0;
+    if (precision == Precision::fast && kernels::tile_ops() != nullptr) {
+        quantized += (kernels::tiles_size(chunk_tokens, sizes.tiled) + kernels::tiles_size(chunk_tokens, sizes.ffn)) *
+                         sizeof(kernels::Bf16) +
+                     2 * work_floats(chunk_tokens, sizes.ffn) * sizeof(float);
+    }
     return (per_token * chunk_tokens + head + gathered) * sizeof(float) + Slots::bytes_needed(program, chunk_tokens) +
            quantized;
 }
@@ -80,6 +91,7 @@ Executor::Executor(const model::Program& program, ThreadPool& pool, std::uint32_
       packed_(std::move(packed)),
       quantized_(packed_ != nullptr ? sizes_.quantized * chunk_tokens : 0),
       residual_(packed_ != nullptr ? sizes_.residual * chunk_tokens : 0),
+      tile_ops_(packed_ != nullptr ? kernels::tile_ops() : nullptr),
       parts_(static_cast<std::size_t>(group.size())),
       part_bytes_(parts_.size()),
       sent_(group.size() == 1 ? 0 : gather_floats) {
@@ -100,6 +112,11 @@ Executor::Executor(const model::Program& program, ThreadPool& pool, std::uint32_
     gate_.resize(tokens * sizes_.ffn);
     up_.resize(tokens * sizes_.ffn);
     product_.resize(tokens * sizes_.product);
+    if (tile_ops_ != nullptr) {
+        tiles_.resize(kernels::tiles_size(tokens, sizes_.tiled));
+        activated_.resize(kernels::tiles_size(tokens, sizes_.ffn));
+        work_.resize(static_cast<std::size_t>(pool.size()) * work_floats(tokens, sizes_.ffn));
+    }
     const std::size_t head_tokens = std::min<std::size_t>(tokens, head_block_tokens);
     head_normed_.resize(head_tokens * sizes_.hidden);
     logits_.resize(head_tokens * sizes_.vocab);
@@ -147,8 +164,10 @@ Status Executor::run(std::span<const Piece> pieces, Phase phase, Rows rows, cons
     HETERO_CHECK(place(pieces, n_tokens, rows));
     fill_rope(n_tokens);
     const Chunk chunk{pieces, n_tokens, phase, rows, &on_logits};
+    tiling_ = phase == Phase::prefill ? tile_ops_ : nullptr;
     for (const model::Op& any : program_.ops) {
         HETERO_CHECK(std::visit([&](const auto& one) { return op(one, chunk); }, any));
+        if (!std::holds_alternative<model::Normalize>(any)) rounded_ = nullptr;
     }
     return {};
 }
@@ -184,8 +203,19 @@ Status Executor::op(const model::Normalize& one, const Chunk& chunk) {
     const std::size_t n = width(one.in);
     const float* in = at(one.in);
     float* out = at(one.out);
-    pool_.parallel_for(chunk.n_tokens,
-                       [&](std::size_t token, int) { normalize(one.norm, in + token * n, out + token * n, n); });
+    if (tiling_ == nullptr) {
+        pool_.parallel_for(chunk.n_tokens,
+                           [&](std::size_t token, int) { normalize(one.norm, in + token * n, out + token * n, n); });
+        return {};
+    }
+    // Products read it next: it is rounded for them while it is near.
+    constexpr std::size_t tile = kernels::tile_tokens;
+    pool_.parallel_for((chunk.n_tokens + tile - 1) / tile, [&](std::size_t index, int) {
+        const std::size_t begin = index * tile, end = std::min(begin + tile, chunk.n_tokens);
+        for (std::size_t token = begin; token < end; ++token) normalize(one.norm, in + token * n, out + token * n, n);
+        tiling_->round(out + begin * n, n, end - begin, {tiles_.data() + kernels::tiles_size(begin, n), n, 0, n});
+    });
+    rounded_ = out;
     return {};
 }
 
@@ -296,6 +326,10 @@ Status Executor::op(const model::FfnAdd& ffn, const Chunk& chunk) {
                           {&ffn.up, at(ffn.in), width(ffn.in), up_.data(), rows}};
     const Product &activated = products[0], &up = products[1];
     prepare(products, n_tokens);
+    if (activated.tiles != nullptr && up.tiles != nullptr && packed_->find(ffn.down) != nullptr && parts_.size() == 1) {
+        activate_tiles(ffn, products, n_tokens);
+        return multiply_add(ffn.down, ffn.norm, nullptr, rows, at(ffn.out), width(ffn.out), n_tokens);
+    }
     pool_.parallel_for((own.size() + block - 1) / block, [&](std::size_t task, int) {
         const std::size_t begin = own.begin + task * block, end = std::min(begin + block, own.end);
         multiply(activated, begin, end, n_tokens);

@@ -12,11 +12,13 @@
 #include "base/communicator.h"
 #include "base/result.h"
 #include "base/threads.h"
+#include "engine/aligned.h"
 #include "engine/kv_cache.h"
 #include "engine/linear.h"
 #include "engine/queries.h"
 #include "engine/share.h"
 #include "engine/slots.h"
+#include "kernels/api/tiles.h"
 #include "model/program.h"
 
 namespace hetero::engine {
@@ -68,7 +70,7 @@ private:
     };
     struct Sizes {
         std::size_t k = 0, v = 0, ffn = 0, product = 0, vocab = 0, hidden = 0;  // widest, elements per token
-        std::size_t residual = 0;                                               // likewise
+        std::size_t residual = 0, tiled = 0;                                    // likewise
         std::size_t quantized = 0;                                              // bytes per token
     };
     struct RopeTable {
@@ -87,6 +89,7 @@ private:
         const PackedMatrix* packed = nullptr;     // set by prepare(), where the product is fast
         const std::uint8_t* quantized = nullptr;  // x for it
         const std::uint8_t* residual = nullptr;   // where fine: what quantized lacks of x
+        const kernels::Bf16* tiles = nullptr;     // instead of both, in a chunk that is computed in tiles
     };
 
     static Sizes sizes_of(const model::Program& program);
@@ -108,13 +111,18 @@ private:
     Status op(const model::MoeAdd& moe, const Chunk& chunk);
     Status op(const model::Head& head, const Chunk& chunk);
 
-    // Before products of one input are computed: quantizes the input for those whose weights are packed.
-    // `fine`: its rounding error is quantized too, and multiplied in a second product.
+    // Before products of one input are computed: quantizes the input, or rounds it to tiles, for those whose weights
+    // are packed. `fine`: where it is quantized, its rounding error is too, and multiplied in a second product.
     void prepare(std::span<Product> products, std::size_t n_tokens, bool fine = false);
     void quantize(const float* x, std::size_t x_stride, std::size_t cols, std::size_t n_tokens, std::uint8_t* out,
                   float* residual = nullptr);
-    // Rows [begin, end) of one prepared product.
-    void multiply(const Product& product, std::size_t begin, std::size_t end, std::size_t n_tokens) const;
+    // Rows [begin, end) of one prepared product; to y[token][row - begin] of stride y_stride, or where the product
+    // says.
+    void multiply(const Product& product, std::size_t begin, std::size_t end, std::size_t n_tokens, float* y,
+                  std::size_t y_stride) const;
+    void multiply(const Product& product, std::size_t begin, std::size_t end, std::size_t n_tokens) const {
+        multiply(product, begin, end, n_tokens, product.y + begin, product.y_stride);
+    }
     // Several products of the same input as one parallel loop: fewer meetings of the threads.
     void multiply_all(std::span<Product> products, std::size_t n_tokens, bool fine = false);
     // y += norm(W x)
@@ -136,6 +144,8 @@ private:
     Status gather_heads(float* y, std::size_t n_heads, std::size_t dim, std::size_t stride, std::size_t n_tokens);
     Status gather(float* y, std::size_t stride, std::size_t n_tokens);  // of parts_
     [[nodiscard]] std::size_t rows_per_task(std::size_t rows) const;
+    // The activations of an FFN whose weights are packed, straight to activated_.
+    void activate_tiles(const model::FfnAdd& ffn, std::span<const Product> products, std::size_t n_tokens);
 
     const model::Program& program_;
     ThreadPool& pool_;
@@ -154,20 +164,27 @@ private:
         std::uint32_t begin, end;
     };
     std::vector<QueryBlock> blocks_;
-    std::vector<std::uint32_t> wanted_;          // tokens that get logits
-    std::vector<std::vector<float>> registers_;  // [register][token][width]
-    std::vector<RopeTable> ropes_;               // [rope]
-    std::vector<float> k_, v_;                   // [token][kv_head][head_dim] of the layer in work
-    std::vector<float> gate_, up_;               // [token][ffn]
-    std::vector<float> product_;                 // [token][row], before it is added
-    std::vector<float> head_normed_, logits_;    // [head token][hidden], [head token][vocab]
+    std::vector<std::uint32_t> wanted_;            // tokens that get logits
+    std::vector<AlignedVector<float>> registers_;  // [register][token][width]
+    std::vector<RopeTable> ropes_;                 // [rope]
+    AlignedVector<float> k_, v_;                   // [token][kv_head][head_dim] of the layer in work
+    AlignedVector<float> gate_, up_;               // [token][ffn]
+    AlignedVector<float> product_;                 // [token][row], before it is added
+    std::vector<float> head_normed_, logits_;      // [head token][hidden], [head token][vocab]
     Slots slots_;
     std::shared_ptr<const PackedWeights> packed_;  // null: precise
     std::vector<std::uint8_t> quantized_;          // activations of the products in work
     std::vector<float> residual_;                  // [token][col], of fine products
-    std::vector<Range> parts_;                     // [rank], elements of a token that are gathered
-    std::vector<std::size_t> part_bytes_;          // [rank]
-    std::vector<float> sent_;                      // [token][element] of this rank's part
+    // Prefill in bf16 (kernels/api/tiles.h), where this backend has it and the weights are packed.
+    const kernels::TileOps* tile_ops_;          // null: no
+    const kernels::TileOps* tiling_ = nullptr;  // of the chunk in work
+    AlignedVector<kernels::Bf16> tiles_;        // the input of the products in work
+    AlignedVector<kernels::Bf16> activated_;    // the input of an FFN's last product
+    AlignedVector<float> work_;                 // [worker][gate, up][token][row of a task]
+    const float* rounded_ = nullptr;            // the register that tiles_ has, when the op before this one rounded it
+    std::vector<Range> parts_;                  // [rank], elements of a token that are gathered
+    std::vector<std::size_t> part_bytes_;       // [rank]
+    std::vector<float> sent_;                   // [token][element] of this rank's part
 };
 
 }  // namespace hetero::engine

@@ -11,6 +11,8 @@ namespace hetero::engine {
 
 inline constexpr std::size_t gather_floats = 1U << 20;  // that ranks gather at once, unless a single token has more
 
+inline constexpr std::size_t ffn_tile_rows = 96;  // of gate and up, computed by one task in tiles
+
 // The error of the first token, whichever thread met one first.
 class FirstError {
 public:

@@ -45,4 +45,17 @@ Result<Generation> generate(Session& session, const Tokenizer& tokenizer, std::v
                             std::span<const float> first_logits, TokenId pending, const GenerateOptions& options,
                             const std::function<Status(std::string_view)>& on_text);
 
+// A sequence that generate_together() continues: what generate() is given.
+struct Continued {
+    Session* session = nullptr;
+    std::vector<TokenId>* tokens = nullptr;
+    std::span<const float> first_logits = {};
+    TokenId pending = -1;
+    std::function<Status(std::string_view)> on_text = {};
+};
+// Several sequences, a session and its forks, step by step together, each until it is at its end; each gets what
+// generate() gives it. Of times, the first token's counts from the call, and between tokens lie the steps of all.
+Result<std::vector<Generation>> generate_together(std::span<const Continued> sequences, const Tokenizer& tokenizer,
+                                                  const GenerateOptions& options);
+
 }  // namespace hetero::engine

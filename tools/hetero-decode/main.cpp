@@ -49,6 +49,9 @@ int main(int argc, char** argv) {
         .setting = true;
     add_tp_options(table, options.transfer);
 
+    table.integer("--batch", "N", &options.batch, 0, 65536, "decode so many sequences together; 0: all that fit")
+        .setting = true;
+
     table.heading("Generation");
     table
         .integer("-n,--n-tokens", "N", &options.generate.max_tokens, 0, std::uint64_t{1} << 30,

@@ -40,7 +40,7 @@ bool take_hex(std::string_view& text, std::size_t digits, T& value) {
 }
 
 std::optional<std::pair<Digest, std::vector<Step>>> from_line(std::string_view line) {
-    if (line.size() < key_digits + 2 + crc_digits) return std::nullopt;
+    if (line.size() < key_digits + 2 + crc_digits || line[line.size() - crc_digits - 1] != ' ') return std::nullopt;
     const std::string_view body = line.substr(0, line.size() - crc_digits - 1);
     std::string_view tail = line.substr(body.size() + 1), data = body.substr(key_digits + 1);
     std::pair<Digest, std::vector<Step>> entry;

@@ -11,7 +11,6 @@ using kv::PartId;
 
 constexpr PartId both[] = {PartId::k, PartId::v};
 constexpr double k_weights[] = {1, 0.5, 2};
-constexpr std::size_t alike_measured = 2;  // of the choices that are alike in all layers
 
 PartId part_of(std::size_t part) { return both[part % 2]; }
 
@@ -120,12 +119,13 @@ Assignment to_assignment(const Ladder& ladder, const std::vector<std::uint32_t>&
     return out;
 }
 
-Result<std::vector<Assignment>> candidates(const Ladder& ladder, const Evidence& evidence, std::uint64_t budget) {
+Result<std::vector<Assignment>> candidates(const Ladder& ladder, const Evidence& evidence, std::uint64_t budget,
+                                           bool thorough) {
     std::vector<Assignment> out;
     const auto offer = [&](Assignment assignment) {
         if (std::find(out.begin(), out.end(), assignment) == out.end()) out.push_back(std::move(assignment));
     };
-    for (const double weight : k_weights) {
+    for (const double weight : std::span(k_weights).first(thorough ? std::size(k_weights) : 1)) {
         HETERO_TRY(const auto losses, expected_losses(ladder, evidence, weight));
         HETERO_TRY(const std::vector<FrontPoint> front, pareto_front(losses));
         if (const FrontPoint* point = within(front, budget)) offer(to_assignment(ladder, point->chosen));
@@ -142,7 +142,7 @@ Result<std::vector<Assignment>> candidates(const Ladder& ladder, const Evidence&
         }
     }
     std::sort(alike.begin(), alike.end());
-    for (std::size_t i = 0; i < std::min(alike.size(), alike_measured); ++i) {
+    for (std::size_t i = 0; i < std::min<std::size_t>(alike.size(), thorough ? 2 : 1); ++i) {
         const auto& [loss, k, v] = alike[i];
         offer(uniform(n_parts / 2, ladder.scheme(PartId::k, k), ladder.scheme(PartId::v, v)));
     }

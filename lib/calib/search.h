@@ -47,8 +47,10 @@ Result<std::vector<std::vector<Option>>> expected_losses(const Ladder& ladder, c
 
 [[nodiscard]] Assignment to_assignment(const Ladder& ladder, const std::vector<std::uint32_t>& chosen);
 
-// Choices for a budget of bytes that deserve a measurement: the best of the model, the same with K counted half and
-// double, and the best ones that are alike in all layers. None: nothing fits.
-Result<std::vector<Assignment>> candidates(const Ladder& ladder, const Evidence& evidence, std::uint64_t budget);
+// Choices for a budget of bytes that deserve a measurement: the best of the model, the best that is alike in all
+// layers, and, where `thorough`, those that are best where K counts half and double, and the second best that is alike.
+// None: nothing fits.
+Result<std::vector<Assignment>> candidates(const Ladder& ladder, const Evidence& evidence, std::uint64_t budget,
+                                           bool thorough = true);
 
 }  // namespace hetero::calib

@@ -13,6 +13,7 @@
     X(int4)              \
     X(int3)              \
     X(int2)              \
+    X(wf9)               \
     X(wf8)               \
     X(wf6)               \
     X(wf5)               \

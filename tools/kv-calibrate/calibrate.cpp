@@ -247,7 +247,8 @@ private:
         std::size_t total = 0;
         for (const double bits : budgets) {
             HETERO_TRY(offered.emplace_back(),
-                       calib::candidates(ladder_, evidence_, static_cast<std::uint64_t>(bits / bits_of)));
+                       calib::candidates(ladder_, evidence_, static_cast<std::uint64_t>(bits / bits_of),
+                                         bits == options_.bits));
             total += offered.back().size();
         }
         std::vector<Job> jobs;

@@ -1,4 +1,4 @@
-// wf2 to wf8: integer codes of N bits on average, more for channels with a wide range and fewer for narrow ones, so
+// wf2 to wf9: integer codes of N bits on average, more for channels with a wide range and fewer for narrow ones, so
 // that all channels of a head err alike: reverse water-filling (Cover and Thomas, Elements of Information
 // Theory, 10.3.3). A group is a channel over some tokens, as on the channel axis of the integer codecs. What is stored
 // in place of a scale is the range of the group; reader and writer find the widths from the ranges, so that they cost
@@ -19,6 +19,10 @@ namespace {
 constexpr int min_width = 1, max_width = 12;
 constexpr std::size_t wider = max_width - min_width;  // bits that a channel can win
 
+constexpr std::uint32_t usual_group = 32;
+
+std::uint32_t group_of(const Params& params) noexcept { return params.group == 0 ? usual_group : params.group; }
+
 constexpr int largest_code(int width) noexcept { return (1 << width) - 1; }
 
 // The step between a group's values.
@@ -26,9 +30,10 @@ float step_of(float range, int width) noexcept { return range / static_cast<floa
 
 // The channels of one head over one group of tokens.
 struct Channels {
-    explicit Channels(std::size_t n) : range(n), zero(n), step(n), width(n), keys(n * wider) {}
-    std::vector<float> range, zero, step;
+    explicit Channels(std::size_t n) : range(n), zero(n), step(n), top(n), width(n), codes(n), keys(n * wider) {}
+    std::vector<float> range, zero, step, top;  // top: the largest code
     std::vector<std::uint8_t> width;
+    std::vector<std::uint32_t> codes;
     std::vector<std::uint64_t> keys;
 
     // From the ranges: bit after bit goes to the channel with the largest step, the first among equals. Each bit that a
@@ -47,7 +52,23 @@ struct Channels {
         std::nth_element(keys.begin(), keys.begin() + static_cast<std::ptrdiff_t>(won), keys.end());
         std::fill(width.begin(), width.end(), static_cast<std::uint8_t>(min_width));
         for (std::size_t i = 0; i < won; ++i) ++width[keys[i] & 0xFFFFFFFFU];
-        for (std::size_t c = 0; c < n; ++c) step[c] = step_of(range[c], width[c]);
+        for (std::size_t c = 0; c < n; ++c) {
+            step[c] = step_of(range[c], width[c]);
+            top[c] = step[c] > 0 ? static_cast<float>(largest_code(width[c])) : 0;
+        }
+    }
+
+    // A row of values to codes, and back. Where the step is 0 all values are the zero: 0 / 1 is their code.
+    void quantize(const float* x) noexcept {
+        for (std::size_t c = 0; c < codes.size(); ++c) {
+            const float q = std::nearbyint((x[c] - zero[c]) / (step[c] > 0 ? step[c] : 1.0F));
+            codes[c] = static_cast<std::uint32_t>(static_cast<std::int32_t>(std::min(std::max(q, 0.0F), top[c])));
+        }
+    }
+    void dequantize(float* x) const noexcept {
+        for (std::size_t c = 0; c < codes.size(); ++c) {
+            x[c] = static_cast<float>(static_cast<std::int32_t>(codes[c])) * step[c] + zero[c];
+        }
     }
 };
 
@@ -113,7 +134,7 @@ public:
     }
     [[nodiscard]] bool has_scale() const noexcept override { return true; }
     [[nodiscard]] Params default_params() const noexcept override {
-        return {Axis::channel, 32, false, DType::f16, false};
+        return {Axis::channel, 0, false, DType::f16, false};
     }
     [[nodiscard]] Status check(const Params& params, std::uint32_t head_dim) const override {
         if (params.axis != Axis::channel || params.symmetric || params.scale_dtype != DType::f16 || params.hadamard) {
@@ -121,16 +142,18 @@ public:
                         "{} stores channels with a zero and f16 ranges, and is not rotated: {}:channel:g32:asym",
                         name(), name());
         }
-        return check_group_params(name(), params, head_dim);
+        Params filled = params;
+        filled.group = group_of(params);
+        return check_group_params(name(), filled, head_dim);
     }
     [[nodiscard]] std::uint64_t groups(const Params& params, const Shape& shape) const noexcept override {
-        return shape.tokens / params.group + (shape.tokens % params.group != 0 ? 1 : 0);
+        return shape.tokens / group_of(params) + (shape.tokens % group_of(params) != 0 ? 1 : 0);
     }
     [[nodiscard]] std::array<std::uint64_t, 3> scale_shape(const Params& params,
                                                            const Shape& shape) const noexcept override {
         return {groups(params, shape), shape.heads, shape.head_dim};
     }
-    [[nodiscard]] std::uint64_t token_step(const Params& params) const noexcept override { return params.group; }
+    [[nodiscard]] std::uint64_t token_step(const Params& params) const noexcept override { return group_of(params); }
     [[nodiscard]] EncodedBytes bytes(const Params& params, const Shape& shape) const noexcept override {
         const std::uint64_t scale = groups(params, shape) * shape.heads * shape.head_dim * 2;
         return {shape.tokens * shape.heads * row_elements(params, shape.head_dim), scale, scale};
@@ -150,8 +173,8 @@ public:
         Channels channels(head_dim);
         std::vector<float> min(head_dim), max(head_dim);
         std::size_t index = 0;
-        for (std::uint64_t token = 0; token < shape.tokens; token += params.group) {
-            const std::size_t rows = std::min<std::uint64_t>(params.group, shape.tokens - token);
+        for (std::uint64_t token = 0; token < shape.tokens; token += group_of(params)) {
+            const std::size_t rows = std::min<std::uint64_t>(group_of(params), shape.tokens - token);
             for (std::size_t head = 0; head < shape.heads; ++head) {
                 const float* x = values.data() + token * width + head * head_dim;
                 if (!kernels::ops().min_max_columns(x, rows, width, head_dim, min.data(), max.data())) {
@@ -171,12 +194,10 @@ public:
                 }
                 channels.fill(MeanWidth);
                 for (std::size_t r = 0; r < rows; ++r) {
-                    BitWriter codes(out.values.data() + ((token + r) * shape.heads + head) * row_bytes);
-                    for (std::size_t c = 0; c < head_dim; ++c) {
-                        codes.put(code(x[r * width + c], channels.zero[c], channels.step[c], channels.width[c]),
-                                  channels.width[c]);
-                    }
-                    codes.finish();
+                    channels.quantize(x + r * width);
+                    BitWriter to(out.values.data() + ((token + r) * shape.heads + head) * row_bytes);
+                    for (std::size_t c = 0; c < head_dim; ++c) to.put(channels.codes[c], channels.width[c]);
+                    to.finish();
                 }
             }
         }
@@ -194,12 +215,12 @@ public:
                           row_bytes = row_elements(params, shape.head_dim);
         Channels channels(head_dim);
         std::size_t index = 0;
-        for (std::uint64_t token = 0; token < shape.tokens; token += params.group) {
-            const std::size_t rows = std::min<std::uint64_t>(params.group, shape.tokens - token);
+        for (std::uint64_t token = 0; token < shape.tokens; token += group_of(params)) {
+            const std::size_t rows = std::min<std::uint64_t>(group_of(params), shape.tokens - token);
             for (std::size_t head = 0; head < shape.heads; ++head) {
                 const std::size_t begin = token * width + head * head_dim;
                 for (std::size_t c = 0; c < head_dim; ++c, ++index) {
-                    channels.range[c] = load_scale(params, scale, index);
+                    channels.range[c] = load_scale(params, scale, index) + 0.0F;  // -0 becomes +0
                     channels.zero[c] = load_scale(params, zero, index);
                     if (channels.range[c] >= 0 && std::isfinite(channels.range[c]) && std::isfinite(channels.zero[c]))
                         continue;
@@ -209,24 +230,15 @@ public:
                 }
                 channels.fill(MeanWidth);
                 for (std::size_t r = 0; r < rows; ++r) {
-                    BitReader codes(values.data() + ((token + r) * shape.heads + head) * row_bytes);
-                    float* x = out.data() + begin + r * width;
-                    for (std::size_t c = 0; c < head_dim; ++c) {
-                        x[c] = static_cast<float>(codes.take(channels.width[c])) * channels.step[c] + channels.zero[c];
-                    }
+                    BitReader from(values.data() + ((token + r) * shape.heads + head) * row_bytes);
+                    for (std::size_t c = 0; c < head_dim; ++c) channels.codes[c] = from.take(channels.width[c]);
+                    channels.dequantize(out.data() + begin + r * width);
                 }
             }
         }
         return {};
     } catch (const std::bad_alloc&) {
         return fail(Errc::resource, "out of memory: scratch for a head of {}", shape.head_dim);
-    }
-
-private:
-    static std::uint32_t code(float x, float zero, float step, int width) noexcept {
-        if (step == 0) return 0;
-        const float q = std::nearbyint((x - zero) / step);
-        return static_cast<std::uint32_t>(std::clamp(q, 0.0F, static_cast<float>(largest_code(width))));
     }
 };
 
@@ -254,6 +266,10 @@ const Codec& codec_wf6() {
 }
 const Codec& codec_wf8() {
     static const WaterFilled<8> codec;
+    return codec;
+}
+const Codec& codec_wf9() {
+    static const WaterFilled<9> codec;
     return codec;
 }
 

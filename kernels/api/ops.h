@@ -23,6 +23,18 @@ struct KvView {
     std::size_t token_stride = 0;              // elements from one token to the next
 };
 
+// A block of values of the KV state, [rows][n], at any alignment of their type.
+struct KvValues {
+    DType type = DType::f32;         // f32, f16, bf16
+    const void* data = nullptr;
+    std::size_t rows = 0, stride = 0, n = 0;  // stride: elements from one row to the next
+};
+struct KvOutput {
+    DType type = DType::f32;
+    void* data = nullptr;
+    std::size_t rows = 0, stride = 0, n = 0;
+};
+
 struct RopeTable {
     const float* cos = nullptr;      // [position][n_pairs]
     const float* sin = nullptr;      // [position][n_pairs]
@@ -127,16 +139,32 @@ struct Ops {
     // Smallest and largest of n >= 1 values; false (and the outputs unspecified) if any is NaN or infinite. Exact.
     bool (*min_max)(const float* x, std::size_t n, float* min, float* max);
 
-    // KV along tokens: a scale for each column of [rows >= 1][n], the rows `stride` elements apart. All exact.
-    // Smallest and largest of each column; false (and the outputs unspecified) if any value is NaN or infinite.
-    bool (*min_max_columns)(const float* x, std::size_t rows, std::size_t stride, std::size_t n, float* min, float* max);
-    // One row: q = clamp(rne((x - zero) / scale), low, high), -128 <= low, high <= 255, as a byte (two's complement);
-    // scale 0 gives 0.
-    void (*quantize_columns)(const float* x, const float* scale, const float* zero, int low, int high, std::uint8_t* q,
-                             std::size_t n);
-    // x = q * scale + zero, no FMA; q is a signed byte where is_signed.
-    void (*dequantize_columns)(const std::uint8_t* q, bool is_signed, const float* scale, const float* zero, float* x,
-                               std::size_t n);
+    // KV state to codes and back, whole blocks; a run is a row of the block, and runs or columns have a scale each. Exact.
+    // Smallest and largest of each; `min` may be null, `max` is then the largest magnitude. False (and the outputs
+    // unspecified) if any value is NaN or infinite. The sign of a zero is unspecified. Columns need a row at least.
+    bool (*min_max_rows)(const KvValues& x, float* min, float* max);
+    bool (*min_max_columns)(const KvValues& x, float* min, float* max);
+    // f16 scales (and zeros) of n groups with these extremes. With a zero: the largest that is <= min, +0 for zero; then the
+    // smallest scale that is >= (max - zero) / levels, computed in binary64. `zero` null: that of max / levels, max being the
+    // largest magnitude. False if any is infinite.
+    bool (*group_scales)(const float* min, const float* max, std::size_t n, int levels, std::uint16_t* scale, std::uint16_t* zero);
+    // q = clamp(rne((x - zero) / scale), low, high), -128 <= low, high <= 255, high - low <= 255, as a byte (two's complement
+    // where low < 0), q_stride bytes from row to row. x finite, scale finite and >= 0, where 0 gives the code 0; `zero` null: 0.
+    // `error`: null, or raised to the largest |q * scale + zero - x| in f32.
+    void (*quantize_rows)(const KvValues& x, const float* scale, const float* zero, int low, int high, std::uint8_t* q,
+                          std::size_t q_stride, float* error);
+    void (*quantize_columns)(const KvValues& x, const float* scale, const float* zero, int low, int high, std::uint8_t* q,
+                             std::size_t q_stride, float* error);
+    // x = q * scale + zero in f32, no FMA, rounded to x.type (nearest even). False if that makes a value infinite.
+    // `error`: null, or raised to the largest |x - (q * scale + zero)|.
+    bool (*dequantize_rows)(const std::uint8_t* q, std::size_t q_stride, bool is_signed, const float* scale, const float* zero,
+                            const KvOutput& x, float* error);
+    bool (*dequantize_columns)(const std::uint8_t* q, std::size_t q_stride, bool is_signed, const float* scale,
+                               const float* zero, const KvOutput& x, float* error);
+    // Raises `error` to the largest |x - y|, both finite, y: [rows][n] without gaps. f32.
+    void (*max_difference)(const KvValues& x, const float* y, float* error);
+    // memcpy for bytes that will not be read soon: past the caches.
+    void (*copy_streaming)(void* to, const void* from, std::size_t bytes);
 
     // The low `bits` (2 to 7) of each of n bytes as one string of bits, first byte first, lowest bit first:
     // ceil(n * bits / 8) bytes, the unused high bits of the last one 0. And back, as unsigned or two's complement bytes.

@@ -26,6 +26,8 @@
 #include "kernels/cpu/kv_int8.h"
 //
 #include "kernels/cpu/kv_codes.h"
+//
+#include "kernels/cpu/kv_blocks.h"
 
 namespace hetero::kernels::HETERO_ISA {
 
@@ -59,9 +61,15 @@ const Ops kOps = {
     .dequantize_i8 = dequantize_i8,
     .dequantize_u8 = dequantize_u8,
     .min_max = min_max,
+    .min_max_rows = min_max_rows,
     .min_max_columns = min_max_columns,
+    .group_scales = group_scales,
+    .quantize_rows = quantize_rows,
     .quantize_columns = quantize_columns,
+    .dequantize_rows = dequantize_rows,
     .dequantize_columns = dequantize_columns,
+    .max_difference = max_difference,
+    .copy_streaming = copy_streaming,
     .pack_bits = pack_bits,
     .unpack_bits = unpack_bits,
     .hadamard = hadamard,

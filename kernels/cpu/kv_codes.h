@@ -1,71 +1,9 @@
-// Codes of the KV state, to the bits of ref/kv_codes.cpp: columns, packing, Hadamard transform, 8-bit floats.
+// Codes of the KV state, to the bits of ref/kv_codes.cpp: packing, Hadamard transform, 8-bit floats.
 // Plain loops are vectorised by the compiler, once per instruction set. Included by generic.h.
 #pragma once
 
 namespace hetero::kernels::HETERO_ISA {
 namespace {
-
-bool min_max_columns(const float* x, std::size_t rows, std::size_t stride, std::size_t n, float* lowest,
-                     float* highest) {
-    F32x16 poison = zero();
-    for (std::size_t i = 0; i < n; i += kLanes) {
-        const bool whole = i + kLanes <= n;
-        F32x16 low = whole ? load(x + i) : load(x + i, n - i), high = low;
-        for (std::size_t row = 0; row < rows; ++row) {
-            const float* p = x + row * stride + i;
-            const F32x16 v = whole ? load(p) : load(p, n - i);
-            low = min(low, v);
-            high = max(high, v);
-            poison = fma(v, zero(), poison);
-        }
-        if (whole) {
-            store(lowest + i, low);
-            store(highest + i, high);
-        } else {
-            store(lowest + i, low, n - i);
-            store(highest + i, high, n - i);
-        }
-    }
-    return sum(poison) == 0;
-}
-
-void quantize_columns(const float* x, const float* scale, const float* zero_point, int lowest, int highest,
-                      std::uint8_t* q, std::size_t n) {
-    const F32x16 low = splat(static_cast<float>(lowest)), high = splat(static_cast<float>(highest));
-    const F32x16 tiny = splat(1.4e-45F);  // the smallest number: abs(s) below it is 0
-    for (std::size_t i = 0; i < n; i += kLanes) {
-        const std::size_t left = n - i;
-        const bool whole = left >= kLanes;
-        const F32x16 s = whole ? load(scale + i) : load(scale + i, left);
-        const F32x16 d =
-            (whole ? load(x + i) : load(x + i, left)) - (whole ? load(zero_point + i) : load(zero_point + i, left));
-        const F32x16 quotient = where_less(s, tiny, zero(), d / where_less(s, tiny, splat(1), s));
-        const U8x16 codes = round_clamped(quotient, low, high);
-        if (whole) {
-            bytes_store(q + i, codes);
-        } else {
-            std::memcpy(q + i, &codes, left);
-        }
-    }
-}
-
-void dequantize_columns(const std::uint8_t* q, bool is_signed, const float* scale, const float* zero_point, float* x,
-                        std::size_t n) {
-    for (std::size_t i = 0; i < n; i += kLanes) {
-        const std::size_t left = n - i;
-        if (left >= kLanes) {
-            const U8x16 codes = load_bytes(q + i);
-            const F32x16 value = is_signed ? signed_values(codes) : unsigned_values(codes);
-            store(x + i, value * load(scale + i) + load(zero_point + i));
-        } else {
-            Byte last[kLanes] = {};
-            std::memcpy(last, q + i, left);
-            const U8x16 codes = load_bytes(last);
-            const F32x16 value = is_signed ? signed_values(codes) : unsigned_values(codes);
-            store(x + i, value * load(scale + i, left) + load(zero_point + i, left), left);
-        }
-    }
-}
 
 // Eight codes of Bits bits in a word: neighbours are merged, then pairs, then fours.
 template <int Bits>

@@ -145,6 +145,75 @@ HETERO_INLINE U8x16 narrow(I32x16 v) {  // low bytes
     return _mm_packus_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1));
 }
 
+// Codes: integers of 0 to 255, or -128 to 127 where Signed, as bytes. N is 1, 2 or 4.
+template <bool Signed, int N>
+HETERO_INLINE void store_codes(std::uint8_t* q, const I32x16* v) {
+    if constexpr (N == 1) {
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(q), narrow(v[0]));
+    } else {
+        // Packing works within 128-bit lanes: four of each register, which the permutation puts in order.
+        const __m256i a = _mm256_packs_epi32(v[0].part[0], v[0].part[1]),
+                      b = _mm256_packs_epi32(v[1].part[0], v[1].part[1]),
+                      packed = Signed ? _mm256_packs_epi16(a, b) : _mm256_packus_epi16(a, b),
+                      order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(q), _mm256_permutevar8x32_epi32(packed, order));
+        if constexpr (N == 4) store_codes<Signed, 2>(q + 2 * kLanes, v + 2);
+    }
+}
+
+// 32 words of 16 bits.
+struct I16x32 {
+    __m256i part[2];
+};
+HETERO_INLINE I16x32 splat_i16(int x) {
+    const __m256i v = _mm256_set1_epi16(static_cast<short>(x));
+    return {{v, v}};
+}
+HETERO_INLINE I16x32 load_i16(const void* p) {
+    const auto* from = static_cast<const __m256i*>(p);
+    return {{_mm256_loadu_si256(from), _mm256_loadu_si256(from + 1)}};
+}
+HETERO_INLINE void store_i16(void* p, I16x32 v) {
+    auto* to = static_cast<__m256i*>(p);
+    _mm256_storeu_si256(to, v.part[0]);
+    _mm256_storeu_si256(to + 1, v.part[1]);
+}
+HETERO_INLINE I16x32 max(I16x32 a, I16x32 b) {
+    return {{_mm256_max_epi16(a.part[0], b.part[0]), _mm256_max_epi16(a.part[1], b.part[1])}};
+}
+HETERO_INLINE I16x32 min(I16x32 a, I16x32 b) {
+    return {{_mm256_min_epi16(a.part[0], b.part[0]), _mm256_min_epi16(a.part[1], b.part[1])}};
+}
+HETERO_INLINE I16x32 without_sign(I16x32 v) {
+    const __m256i mask = _mm256_set1_epi16(0x7fff);
+    return {{_mm256_and_si256(v.part[0], mask), _mm256_and_si256(v.part[1], mask)}};
+}
+HETERO_INLINE I16x32 negative_reversed(I16x32 v) {  // the lower 15 bits turned where the highest is set
+    const __m256i mask = _mm256_set1_epi16(0x7fff);
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; ++i) {
+        const __m256i sign = _mm256_srai_epi16(v.part[i], 15);
+        v.part[i] = _mm256_xor_si256(v.part[i], _mm256_and_si256(sign, mask));
+    }
+    return v;
+}
+HETERO_INLINE __m128i fold_max(I16x32 v) {
+    const __m256i m = _mm256_max_epi16(v.part[0], v.part[1]);
+    return _mm_max_epi16(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1));
+}
+HETERO_INLINE __m128i fold_min(I16x32 v) {
+    const __m256i m = _mm256_min_epi16(v.part[0], v.part[1]);
+    return _mm_min_epi16(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1));
+}
+
+// 64 bytes past the caches; `to` is a multiple of 64.
+HETERO_INLINE void stream_line(void* to, const void* from) {
+    auto* out = static_cast<__m256i*>(to);
+    const auto* in = static_cast<const __m256i*>(from);
+    _mm256_stream_si256(out, _mm256_loadu_si256(in));
+    _mm256_stream_si256(out + 1, _mm256_loadu_si256(in + 1));
+}
+
 // table[index mod 16] per lane.
 HETERO_INLINE __m256 lookup_part(F32x16 table, __m256i index) {
     const __m256 low = _mm256_permutevar8x32_ps(table.part[0], index);

@@ -89,6 +89,52 @@ HETERO_INLINE I32x16 widen_unsigned(U8x16 v) { return {{_mm512_cvtepu8_epi32(v)}
 HETERO_INLINE I32x16 widen_signed(U8x16 v) { return {{_mm512_cvtepi8_epi32(v)}}; }
 HETERO_INLINE U8x16 narrow(I32x16 v) { return _mm512_cvtepi32_epi8(v.part[0]); }  // low bytes
 
+// Codes: integers of 0 to 255, or -128 to 127 where Signed, as bytes. N is 1, 2 or 4.
+template <bool Signed, int N>
+HETERO_INLINE void store_codes(std::uint8_t* q, const I32x16* v) {
+    if constexpr (N == 1) {
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(q), narrow(v[0]));
+    } else if constexpr (N == 2) {
+        store_codes<Signed, 1>(q, v);
+        store_codes<Signed, 1>(q + kLanes, v + 1);
+    } else {
+        // Packing works within 128-bit lanes: four of each v, lane by lane, which the permutation puts in order.
+        const __m512i a = _mm512_packs_epi32(v[0].part[0], v[1].part[0]),
+                      b = _mm512_packs_epi32(v[2].part[0], v[3].part[0]),
+                      packed = Signed ? _mm512_packs_epi16(a, b) : _mm512_packus_epi16(a, b),
+                      order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+        _mm512_storeu_si512(q, _mm512_permutexvar_epi32(order, packed));
+    }
+}
+
+// 32 words of 16 bits.
+struct I16x32 {
+    __m512i part[1];
+};
+HETERO_INLINE I16x32 splat_i16(int x) { return {{_mm512_set1_epi16(static_cast<short>(x))}}; }
+HETERO_INLINE I16x32 load_i16(const void* p) { return {{_mm512_loadu_si512(p)}}; }
+HETERO_INLINE void store_i16(void* p, I16x32 v) { _mm512_storeu_si512(p, v.part[0]); }
+HETERO_INLINE I16x32 max(I16x32 a, I16x32 b) { return {{_mm512_max_epi16(a.part[0], b.part[0])}}; }
+HETERO_INLINE I16x32 min(I16x32 a, I16x32 b) { return {{_mm512_min_epi16(a.part[0], b.part[0])}}; }
+HETERO_INLINE I16x32 without_sign(I16x32 v) { return {{_mm512_and_si512(v.part[0], _mm512_set1_epi16(0x7fff))}}; }
+HETERO_INLINE I16x32 negative_reversed(I16x32 v) {  // the lower 15 bits turned where the highest is set
+    const __m512i sign = _mm512_srai_epi16(v.part[0], 15);
+    return {{_mm512_xor_si512(v.part[0], _mm512_and_si512(sign, _mm512_set1_epi16(0x7fff)))}};
+}
+HETERO_INLINE __m128i fold_max(I16x32 v) {
+    const __m256i m = _mm256_max_epi16(_mm512_castsi512_si256(v.part[0]), _mm512_extracti64x4_epi64(v.part[0], 1));
+    return _mm_max_epi16(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1));
+}
+HETERO_INLINE __m128i fold_min(I16x32 v) {
+    const __m256i m = _mm256_min_epi16(_mm512_castsi512_si256(v.part[0]), _mm512_extracti64x4_epi64(v.part[0], 1));
+    return _mm_min_epi16(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1));
+}
+
+// 64 bytes past the caches; `to` is a multiple of 64.
+HETERO_INLINE void stream_line(void* to, const void* from) {
+    _mm512_stream_si512(static_cast<__m512i*>(to), _mm512_loadu_si512(from));
+}
+
 // table[index mod 16] per lane.
 HETERO_INLINE F32x16 lookup(F32x16 table, I32x16 index) {
     return {{_mm512_permutexvar_ps(index.part[0], table.part[0])}};

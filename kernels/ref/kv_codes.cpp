@@ -6,37 +6,6 @@
 
 namespace hetero::kernels::ref {
 
-bool min_max_columns(const float* x, std::size_t rows, std::size_t stride, std::size_t n, float* min, float* max) {
-    for (std::size_t i = 0; i < n; ++i) {
-        min[i] = max[i] = x[i];
-        for (std::size_t row = 0; row < rows; ++row) {
-            const float value = x[row * stride + i];
-            if (!std::isfinite(value)) return false;
-            if (value < min[i]) min[i] = value;
-            if (value > max[i]) max[i] = value;
-        }
-    }
-    return true;
-}
-
-void quantize_columns(const float* x, const float* scale, const float* zero, int low, int high, std::uint8_t* q,
-                      std::size_t n) {
-    for (std::size_t i = 0; i < n; ++i) {
-        float code = scale[i] == 0 ? 0 : (x[i] - zero[i]) / scale[i];
-        if (!(code > static_cast<float>(low))) code = static_cast<float>(low);
-        if (code > static_cast<float>(high)) code = static_cast<float>(high);
-        q[i] = static_cast<std::uint8_t>(static_cast<int>(std::nearbyint(code)));
-    }
-}
-
-void dequantize_columns(const std::uint8_t* q, bool is_signed, const float* scale, const float* zero, float* x,
-                        std::size_t n) {
-    for (std::size_t i = 0; i < n; ++i) {
-        const int code = is_signed ? static_cast<std::int8_t>(q[i]) : q[i];
-        x[i] = static_cast<float>(code) * scale[i] + zero[i];
-    }
-}
-
 void pack_bits(int bits, const std::uint8_t* codes, std::uint8_t* packed, std::size_t n) {
     const auto width = static_cast<std::size_t>(bits);
     if (n > 0) std::memset(packed, 0, (n * width + 7) / 8);

@@ -64,14 +64,25 @@ void dequantize_u8(const std::uint8_t* q, float scale, float zero, float* x, std
 bool min_max(const float* x, std::size_t n, float* min, float* max);
 
 // kv_codes.cpp
-bool min_max_columns(const float* x, std::size_t rows, std::size_t stride, std::size_t n, float* min, float* max);
-void quantize_columns(const float* x, const float* scale, const float* zero, int low, int high, std::uint8_t* q,
-                      std::size_t n);
-void dequantize_columns(const std::uint8_t* q, bool is_signed, const float* scale, const float* zero, float* x,
-                        std::size_t n);
 void pack_bits(int bits, const std::uint8_t* codes, std::uint8_t* packed, std::size_t n);
 void unpack_bits(int bits, bool is_signed, const std::uint8_t* packed, std::uint8_t* codes, std::size_t n);
 void hadamard(const float* x, float* y, std::size_t blocks, std::size_t n);
 void quantize_fp8(Fp8 format, const float* x, float scale, std::uint8_t* q, std::size_t n);
+
+// kv_blocks.cpp
+bool min_max_rows(const KvValues& x, float* min, float* max);
+bool min_max_columns(const KvValues& x, float* min, float* max);
+bool group_scales(const float* min, const float* max, std::size_t n, int levels, std::uint16_t* scale,
+                  std::uint16_t* zero);
+void quantize_rows(const KvValues& x, const float* scale, const float* zero, int low, int high, std::uint8_t* q,
+                   std::size_t q_stride, float* error);
+void quantize_columns(const KvValues& x, const float* scale, const float* zero, int low, int high, std::uint8_t* q,
+                      std::size_t q_stride, float* error);
+bool dequantize_rows(const std::uint8_t* q, std::size_t q_stride, bool is_signed, const float* scale, const float* zero,
+                     const KvOutput& x, float* error);
+bool dequantize_columns(const std::uint8_t* q, std::size_t q_stride, bool is_signed, const float* scale,
+                        const float* zero, const KvOutput& x, float* error);
+void max_difference(const KvValues& x, const float* y, float* error);
+void copy_streaming(void* to, const void* from, std::size_t bytes);
 
 }  // namespace hetero::kernels::ref

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/threads.h"
+#include "kernels/api/ops.h"
 #include "quant/codec.h"
 
 namespace hetero::kv {
@@ -16,6 +17,9 @@ namespace {
 
 using quant::Codec;
 using quant::EncodedBytes;
+using quant::EncodedRange;
+using quant::EncodedSpans;
+using quant::float_codec;
 using quant::Shape;
 
 constexpr std::uint64_t values_per_task = 64 * 1024;  // f32 in and out of a task stay in a core's cache
@@ -35,8 +39,6 @@ bool same_storage(const Scheme& a, const Scheme& b) {
     return a.codec == b.codec && a.params == b.params && a.sinks == b.sinks && a.window == b.window;
 }
 
-const Codec& float_codec(DType dtype) { return *quant::find_codec(kernels::dtype_info(dtype).name); }
-
 // `wanted` with the source_dtype it has after a conversion from `from`.
 Scheme scheme_after(const Scheme& from, Scheme wanted, const Codec& from_codec, const Codec& wanted_codec) {
     if (!wanted_codec.quantized()) {
@@ -45,13 +47,6 @@ Scheme scheme_after(const Scheme& from, Scheme wanted, const Codec& from_codec, 
         wanted.source_dtype = from_codec.quantized() ? from.source_dtype : from_codec.value_dtype(from.params);
     }
     return wanted;
-}
-
-// Where the encoding of rows [first, first + ...) lies in the encoding of the whole; `first` is a multiple of the
-// channel group.
-EncodedBytes offsets(const Codec& codec, const Scheme& scheme, Shape shape, std::uint64_t first) {
-    shape.tokens = first;
-    return codec.bytes(scheme.params, shape);
 }
 
 // A range of whole groups, long enough to be worth a task: cut where both codecs can be cut.
@@ -65,11 +60,36 @@ std::uint64_t tokens_per_task(const Codec& from, const Scheme& from_scheme, cons
     return (wanted + step - 1) / step * step;
 }
 
+// What is larger than this is not expected to be read from a cache again: its stores go past them.
+constexpr std::size_t streaming_bytes = 8U << 20;
+
 struct Worker {
-    std::vector<float> source, result;
+    std::vector<float> values;
+    std::vector<std::byte> staged;
     double seconds = 0;  // of decoding and encoding in the current part
-    double max_abs_error = 0;
+    float max_abs_error = 0;
 };
+
+// Tokens as a codec stored them.
+struct EncodedSource {
+    const Codec& codec;
+    const quant::Params& params;
+    std::span<const std::byte> values, scale, zero;
+};
+
+// From one codec to another, over f32 only where both are quantized.
+Status convert_tokens(const EncodedSource& from, const Codec& to, const quant::Params& params, const Shape& shape,
+                      const EncodedSpans& out, std::vector<float>& values, float& error) {
+    if (!from.codec.quantized())
+        return to.encode_from(params, shape, from.codec.value_dtype(from.params), from.values, out, &error);
+    if (!to.quantized()) {
+        return from.codec.decode_to(from.params, shape, from.values, from.scale, from.zero, to.value_dtype(params),
+                                    out.values, &error);
+    }
+    values.resize(shape.elements());
+    HETERO_CHECK(from.codec.decode(from.params, shape, from.values, from.scale, from.zero, values));
+    return to.encode_from(params, shape, DType::f32, std::as_bytes(std::span(values)), out, &error);
+}
 
 class Converter {
 public:
@@ -112,7 +132,7 @@ public:
     [[nodiscard]] double seconds() const { return seconds_; }
 
     [[nodiscard]] double max_abs_error() const {
-        double largest = 0;
+        float largest = 0;
         for (const Worker& worker : workers_) largest = std::max(largest, worker.max_abs_error);
         return largest;
     }
@@ -126,47 +146,34 @@ private:
         HETERO_TRY(Part part, encode_part(header, scheme, n_tokens, id, values, first_token));
         seconds_ += seconds_since(start);
         HETERO_TRY(const std::vector<float> back, decode_part(header, part, n_tokens, id, first_token));
-        double& largest = workers_.front().max_abs_error;
-        for (std::size_t i = 0; i < values.size(); ++i)
-            largest = std::max(largest, std::fabs(static_cast<double>(back[i]) - values[i]));
+        kernels::ops().max_difference({DType::f32, values.data(), 1, values.size(), values.size()}, back.data(),
+                                      &workers_.front().max_abs_error);
         return part;
     }
 
     static Status convert_range(const Codec& in, const Part& from, const Codec& out, Part& to, const Shape& whole,
-                                const Shape& range, Worker& worker) {
-        const std::size_t n = range.elements();
-        try {
-            worker.source.resize(n);
-            worker.result.resize(n);
-        } catch (const std::bad_alloc&) {
-            return fail(Errc::resource, "out of memory: {} values of scratch", 2 * n);
-        }
+                                const Shape& range, Worker& worker) try {
         const auto start = std::chrono::steady_clock::now();
         const std::uint64_t row = range.first_token - whole.first_token;
-        const EncodedBytes from_at = offsets(in, from.scheme, whole, row);
-        const EncodedBytes from_size = in.bytes(from.scheme.params, range);
-        HETERO_CHECK(in.decode(from.scheme.params, range, slice(from.values, from_at.values, from_size.values),
-                               slice(from.scale, from_at.scale, from_size.scale),
-                               slice(from.zero, from_at.zero, from_size.zero), worker.source));
-        const EncodedBytes to_at = offsets(out, to.scheme, whole, row);
-        const EncodedBytes to_size = out.bytes(to.scheme.params, range);
-        const quant::EncodedSpans spans{std::span(to.values.bytes).subspan(to_at.values, to_size.values),
-                                        std::span(to.scale.bytes).subspan(to_at.scale, to_size.scale),
-                                        std::span(to.zero.bytes).subspan(to_at.zero, to_size.zero)};
-        HETERO_CHECK(out.encode_into(to.scheme.params, range, worker.source, spans));
-        worker.seconds += seconds_since(start);
-        HETERO_CHECK(out.decode(to.scheme.params, range, spans.values, spans.scale, spans.zero, worker.result));
-        double largest = worker.max_abs_error;  // the encoder let only finite values pass
-        for (std::size_t i = 0; i < n; ++i) {
-            const double error = std::fabs(static_cast<double>(worker.result[i]) - worker.source[i]);
-            largest = error > largest ? error : largest;
+        const EncodedRange from_at = encoded_range(in, from.scheme.params, whole, row, range.tokens),
+                           to_at = encoded_range(out, to.scheme.params, whole, row, range.tokens);
+        const EncodedSource source{in, from.scheme.params, from_at.values(std::span(from.values.bytes)),
+                                   from_at.scale(std::span(from.scale.bytes)),
+                                   from_at.zero(std::span(from.zero.bytes))};
+        EncodedSpans spans{to_at.values(std::span(to.values.bytes)), to_at.scale(std::span(to.scale.bytes)),
+                           to_at.zero(std::span(to.zero.bytes))};
+        const std::span<std::byte> values = spans.values;
+        if (to.values.bytes.size() >= streaming_bytes) {
+            worker.staged.resize(values.size());
+            spans.values = worker.staged;
         }
-        worker.max_abs_error = largest;
+        HETERO_CHECK(convert_tokens(source, out, to.scheme.params, range, spans, worker.values, worker.max_abs_error));
+        if (spans.values.data() != values.data())
+            kernels::ops().copy_streaming(values.data(), spans.values.data(), values.size());
+        worker.seconds += seconds_since(start);
         return {};
-    }
-
-    static std::span<const std::byte> slice(const Tensor& tensor, std::size_t begin, std::size_t n) {
-        return std::span(tensor.bytes).subspan(begin, n);
+    } catch (const std::bad_alloc&) {
+        return fail(Errc::resource, "out of memory: scratch for {} values", range.elements());
     }
 
     ThreadPool pool_;

@@ -96,6 +96,14 @@ public:
     virtual Status decode(const Params& params, const Shape& shape, std::span<const std::byte> values,
                           std::span<const std::byte> scale, std::span<const std::byte> zero,
                           std::span<float> out) const = 0;
+    // The same from and to floats as they lie in memory: f32, f16 or bf16, at any address. `error`: null, or raised to
+    // the largest |stored - value| of what was encoded, decoded again; of what was decoded, rounded to `type`. A
+    // decoded value that would be infinite there, or is no number, is bad_input.
+    virtual Status encode_from(const Params& params, const Shape& shape, DType type, std::span<const std::byte> values,
+                               const EncodedSpans& out, float* error) const;
+    virtual Status decode_to(const Params& params, const Shape& shape, std::span<const std::byte> values,
+                             std::span<const std::byte> scale, std::span<const std::byte> zero, DType type,
+                             std::span<std::byte> out, float* error) const;
     // Largest possible |x - decode(encode(x))| of a group with extremes [min, max], for tests and reports; of a rotated
     // head, of what is stored (rotation.h).
     [[nodiscard]] virtual double error_bound(const Params& params, double min, double max) const noexcept = 0;
@@ -104,6 +112,27 @@ public:
     [[nodiscard]] Result<Encoded> encode(const Params& params, const Shape& shape, std::span<const float> values) const;
 };
 
+// Where the encoding of the tokens [first, first + n) of `shape` lies in that of all of them. `first` is a multiple of
+// token_step(), or that is 0 and the scales are those of all.
+struct EncodedRange {
+    EncodedBytes begin, size;
+    template <class Span>
+    [[nodiscard]] Span values(Span all) const {
+        return all.subspan(begin.values, size.values);
+    }
+    template <class Span>
+    [[nodiscard]] Span scale(Span all) const {
+        return all.subspan(begin.scale, size.scale);
+    }
+    template <class Span>
+    [[nodiscard]] Span zero(Span all) const {
+        return all.subspan(begin.zero, size.zero);
+    }
+};
+[[nodiscard]] EncodedRange encoded_range(const Codec& codec, const Params& params, Shape shape, std::uint64_t first,
+                                         std::uint64_t n);
+
+[[nodiscard]] const Codec& float_codec(DType type);  // of f32, f16 and bf16
 [[nodiscard]] const std::vector<const Codec*>& codecs();
 [[nodiscard]] const Codec* find_codec(std::string_view name);  // nullptr where unknown
 [[nodiscard]] std::string codec_names();                       // "f32, f16, bf16, int8, ...", for messages

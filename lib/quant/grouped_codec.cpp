@@ -3,73 +3,324 @@
 #include <algorithm>
 #include <new>
 
-#include "kernels/api/ops.h"
 #include "quant/place.h"
 #include "quant/rotation.h"
 
 namespace hetero::quant {
 namespace {
 
-constexpr std::size_t block = 256;  // columns worked on at once; a multiple of 32, so that packed blocks meet at bytes
+constexpr std::size_t block_values = 4096;  // worked on at once
 
 std::uint64_t ceil_div(std::uint64_t a, std::uint64_t b) noexcept { return a / b + (a % b != 0 ? 1 : 0); }
-
-bool stored_ok(const GroupScale& group) noexcept {
-    return group.scale >= 0 && std::isfinite(group.scale) && std::isfinite(group.zero);
-}
 
 // Tokens of a group on the axes other than token; `tokens` where all share it.
 std::uint64_t group_tokens(const Params& params, std::uint64_t tokens) noexcept {
     return params.group == 0 ? std::max<std::uint64_t>(tokens, 1) : params.group;
 }
 
+template <class Values>
+Values part_of(Values block, std::size_t column, std::size_t n) {
+    const std::size_t bytes = kernels::dtype_info(block.type).block_bytes;
+    using Pointer = std::conditional_t<std::is_same_v<Values, KvValues>, const std::byte*, std::byte*>;
+    block.data = static_cast<Pointer>(block.data) + column * bytes;
+    block.n = n;
+    return block;
+}
+
+// Runs of `length` in rows that have no gaps and are multiples of it.
+template <class Values>
+Values split(const Values& block, std::size_t length) {
+    return {block.type, block.data, block.rows * block.n / length, length, length};
+}
+
+// Scales and zeros of a block's groups on their way to or from the stored arrays.
+struct GroupScales {
+    std::vector<float> min, max, scale, zero;
+    std::vector<std::uint16_t> half;
+
+    void resize(std::size_t n) {
+        for (auto* array : {&min, &max, &scale, &zero}) array->resize(n);
+        half.resize(n);
+    }
+    void store_array(const Params& params, std::span<std::byte> to, std::size_t index, std::span<float> from) {
+        if (params.scale_dtype == DType::f32) {
+            std::memcpy(to.data() + 4 * index, from.data(), from.size_bytes());
+            return;
+        }
+        for (float& value : from) value += 0.0F;  // -0 is stored as +0
+        kernels::ops().f32_to_f16(from.data(), half.data(), from.size());
+        std::memcpy(to.data() + 2 * index, half.data(), 2 * from.size());
+    }
+    void load_array(const Params& params, std::span<const std::byte> from, std::size_t index, std::span<float> to) {
+        if (params.scale_dtype == DType::f32) {
+            std::memcpy(to.data(), from.data() + 4 * index, to.size_bytes());
+            return;
+        }
+        std::memcpy(half.data(), from.data() + 2 * index, 2 * to.size());
+        kernels::ops().f16_to_f32(half.data(), to.data(), to.size());
+    }
+};
+
 }  // namespace
 
-// A range of tokens on its way to codes. `x` is what is quantized: the values, or the rotated ones.
-struct GroupedCodec::Encoder {
-    const GroupedCodec& codec;
-    const Params& params;
-    const Shape& shape;
-    std::span<const float> values, x;
-    const EncodedSpans& out;
-    std::vector<std::uint8_t> unpacked;  // a head's codes, where they are packed
+// A range of tokens on its way to codes. Rows are heads of a token, [token][head].
+class GroupedCodec::Encoder {
+public:
+    Encoder(const GroupedCodec& codec, const Params& params, const Shape& shape, DType type,
+            std::span<const std::byte> values, const EncodedSpans& out, float* error)
+        : codec_(codec), params_(params), shape_(shape), type_(type), values_(values), out_(out), error_(error) {}
 
-    const kernels::Ops& ops = kernels::ops();
-    const std::size_t head_dim = shape.head_dim, width = std::size_t{shape.heads} * shape.head_dim;
-    const std::size_t row_bytes = codec.row_elements(params, shape.head_dim);
-    const int bits = codec.bits();
-
-    [[nodiscard]] std::uint8_t* row(std::size_t index) const {  // of (token, head)
-        return reinterpret_cast<std::uint8_t*>(out.values.data()) + index * row_bytes;
+    Status run() {
+        if (shape_.elements() == 0) return {};
+        switch (params_.axis) {
+            case Axis::token:
+                return tokens();
+            case Axis::channel:
+                return channels();
+            default:
+                return heads();
+        }
     }
 
-    void store(std::size_t index, const GroupScale& chosen) const {
-        const GroupScale group = codec.stored(chosen);
-        store_scale(params, out.scale, index, group.scale);
-        if (!params.symmetric) store_scale(params, out.zero, index, group.zero);
+private:
+    [[nodiscard]] KvValues source(std::size_t row, std::size_t rows) const {
+        return {type_, values_.data() + row * head_dim_ * kernels::dtype_info(type_).block_bytes, rows, head_dim_,
+                head_dim_};
     }
 
-    // The codes of n columns from `column` on, of a multiple of the block.
-    void pack(const std::uint8_t* codes, std::uint8_t* to, std::size_t column, std::size_t n) const {
-        const std::size_t first = column * static_cast<std::size_t>(bits) / 8,
-                          used = (n * static_cast<std::size_t>(bits) + 7) / 8;
-        ops.pack_bits(bits, codes, to + first, n);
-        if (column + n == head_dim) std::memset(to + first + used, 0, row_bytes - first - used);
+    // What is quantized: the values where they lie, or in f32, rotated where that is asked for.
+    KvValues block(std::size_t row, std::size_t rows) {
+        const KvValues from = source(row, rows);
+        if (!params_.hadamard && (codec_.any_type() || type_ == DType::f32)) return from;
+        widen(row, rows, x_);
+        if (params_.hadamard) rotate(x_, x_, shape_.head_dim);
+        return {DType::f32, x_.data(), rows, head_dim_, head_dim_};
     }
 
-    // `from`: an index at or before the first NaN or infinity.
-    [[nodiscard]] tl::unexpected<Error> fail_finite(std::size_t from) const {
-        if (first_nonfinite(values, from) < values.size()) return fail_nonfinite(shape, values, from);
+    void widen(std::size_t row, std::size_t rows, std::vector<float>& to) const {
+        to.resize(rows * head_dim_);
+        const std::size_t size = head_dim_ * kernels::dtype_info(type_).block_bytes;
+        (void)float_codec(type_).decode({}, {rows, 1, shape_.head_dim}, values_.subspan(row * size, rows * size), {},
+                                        {}, to);
+    }
+
+    // Where the codes of a block of rows go, a byte each; finish() packs them where they are narrower.
+    std::uint8_t* codes(std::size_t row, std::size_t rows) {
+        if (bits_ == 8) return reinterpret_cast<std::uint8_t*>(out_.values.data()) + row * row_bytes_;
+        codes_.resize(rows * head_dim_);
+        return codes_.data();
+    }
+    void pack(std::size_t row, std::size_t rows) {
+        if (bits_ == 8) return;
+        auto* to = reinterpret_cast<std::uint8_t*>(out_.values.data()) + row * row_bytes_;
+        if (head_dim_ * static_cast<std::size_t>(bits_) == 8 * row_bytes_)
+            return ops_.pack_bits(bits_, codes_.data(), to, rows * head_dim_);
+        const std::size_t used = (head_dim_ * static_cast<std::size_t>(bits_) + 7) / 8;
+        for (std::size_t r = 0; r < rows; ++r, to += row_bytes_) {
+            ops_.pack_bits(bits_, codes_.data() + r * head_dim_, to, head_dim_);
+            std::memset(to + used, 0, row_bytes_ - used);
+        }
+    }
+
+    [[nodiscard]] const float* zeros() const { return params_.symmetric ? nullptr : groups_.zero.data(); }
+    [[nodiscard]] float* lows() { return params_.symmetric ? nullptr : groups_.min.data(); }
+    [[nodiscard]] float* fused_error() const { return params_.hadamard || !codec_.any_type() ? nullptr : error_; }
+
+    bool choose(std::size_t n) {
+        return codec_.choose(params_, lows(), groups_.max.data(), n, groups_.scale.data(), groups_.zero.data());
+    }
+    void store(std::size_t index, std::size_t n) {
+        const std::span<float> scale = std::span(groups_.scale).first(n), zero = std::span(groups_.zero).first(n);
+        codec_.round_to_stored(scale, zero);
+        groups_.store_array(params_, out_.scale, index, scale);
+        if (!params_.symmetric) groups_.store_array(params_, out_.zero, index, zero);
+    }
+
+    // Raises the error where encode_rows() did not: by decoding what was stored. `decode` fills back_.
+    template <class Decode>
+    void measure(std::size_t row, std::size_t rows, Decode decode) {
+        if (error_ == nullptr || fused_error() != nullptr) return;
+        back_.resize(rows * head_dim_);
+        decode(KvOutput{DType::f32, back_.data(), rows, head_dim_, head_dim_});
+        if (params_.hadamard) rotate(back_, back_, shape_.head_dim);
+        ops_.max_difference(source(row, rows), back_.data(), error_);
+    }
+
+    // Runs of a head.
+    Status tokens() {
+        const std::size_t length = token_group(params_, shape_.head_dim), per_row = ceil_div(head_dim_, length);
+        const std::size_t all = shape_.tokens * shape_.heads,
+                          batch = std::max<std::size_t>(1, block_values / head_dim_);
+        groups_.resize(batch * per_row);
+        for (std::size_t row = 0; row < all; row += batch) {
+            const std::size_t rows = std::min(batch, all - row), n = rows * per_row;
+            const KvValues x = block(row, rows);
+            std::uint8_t* q = codes(row, rows);
+            if (head_dim_ % length != 0) {
+                HETERO_CHECK(ragged(x, length, row, q));
+            } else {
+                const KvValues runs = split(x, length);
+                if (!ops_.min_max_rows(runs, lows(), groups_.max.data())) return fail_finite();
+                if (!choose(n)) return fail_scale(row * head_dim_, length, n);
+                codec_.encode_rows(params_, runs, groups_.scale.data(), zeros(), q, length, fused_error());
+                store(row * per_row, n);
+                measure(row, rows, [&](const KvOutput& back) {
+                    (void)codec_.decode_rows(params_, q, length, groups_.scale.data(), zeros(), split(back, length),
+                                             nullptr);
+                });
+            }
+            pack(row, rows);
+        }
+        return {};
+    }
+
+    // The last run of a head is shorter: one run of each row at a time.
+    Status ragged(const KvValues& x, std::size_t length, std::size_t row, std::uint8_t* q) {
+        const std::size_t per_row = ceil_div(head_dim_, length);
+        std::vector<float> scale(x.rows * per_row), zero(scale.size());
+        if (error_ != nullptr && fused_error() == nullptr) back_.resize(x.rows * head_dim_);
+        for (std::size_t run = 0; run < per_row; ++run) {
+            const std::size_t column = run * length, n = std::min(length, head_dim_ - column);
+            const KvValues part = part_of(x, column, n);
+            if (!ops_.min_max_rows(part, lows(), groups_.max.data())) return fail_finite();
+            if (!choose(x.rows)) return fail_scale(row * head_dim_ + column, n, x.rows, head_dim_);
+            codec_.encode_rows(params_, part, groups_.scale.data(), zeros(), q + column, head_dim_, fused_error());
+            codec_.round_to_stored(std::span(groups_.scale).first(x.rows), std::span(groups_.zero).first(x.rows));
+            if (error_ != nullptr && fused_error() == nullptr) {
+                (void)codec_.decode_rows(params_, q + column, head_dim_, groups_.scale.data(), zeros(),
+                                         {DType::f32, back_.data() + column, x.rows, head_dim_, n}, nullptr);
+            }
+            for (std::size_t r = 0; r < x.rows; ++r) {
+                scale[r * per_row + run] = groups_.scale[r];
+                zero[r * per_row + run] = groups_.zero[r];
+            }
+        }
+        measure(row, x.rows, [](const KvOutput&) {});
+        groups_.store_array(params_, out_.scale, row * per_row, scale);
+        if (!params_.symmetric) groups_.store_array(params_, out_.zero, row * per_row, zero);
+        return {};
+    }
+
+    // Groups of whole heads over tokens: of each head, or of all. First their extremes, then their codes.
+    Status heads() {
+        const std::size_t heads = shape_.heads, groups = params_.axis == Axis::head ? heads : 1;
+        const std::uint64_t step = group_tokens(params_, shape_.tokens);
+        const std::size_t batch = std::max<std::size_t>(1, block_values / (heads * head_dim_)) * heads;
+        groups_.resize(std::max(batch, groups));
+        std::vector<float> lowest(groups), highest(groups);
+        std::size_t index = 0;
+        for (std::uint64_t token = 0; token < shape_.tokens; token += step, index += groups) {
+            const std::size_t begin = token * heads, end = std::min(token + step, shape_.tokens) * heads;
+            for (std::size_t row = begin; row < end; row += batch) {
+                const KvValues x = block(row, std::min(batch, end - row));
+                if (!ops_.min_max_rows(x, lows(), groups_.max.data())) return fail_finite();
+                for (std::size_t r = 0; r < x.rows; ++r) {
+                    const std::size_t g = groups == 1 ? 0 : r % heads;
+                    const bool first = row == begin && r < groups;
+                    if (!params_.symmetric) lowest[g] = first ? groups_.min[r] : std::min(lowest[g], groups_.min[r]);
+                    highest[g] = first ? groups_.max[r] : std::max(highest[g], groups_.max[r]);
+                }
+            }
+            std::copy(lowest.begin(), lowest.end(), groups_.min.begin());
+            std::copy(highest.begin(), highest.end(), groups_.max.begin());
+            if (!choose(groups)) return fail_heads(begin, end, groups);
+            const std::vector<float> scale(groups_.scale.begin(), groups_.scale.begin() + static_cast<long>(groups)),
+                zero(groups_.zero.begin(), groups_.zero.begin() + static_cast<long>(groups));
+            store(index, groups);
+            const std::vector<float> stored_scale = groups_.scale, stored_zero = groups_.zero;
+            for (std::size_t row = begin; row < end; row += batch) {
+                const KvValues x = block(row, std::min(batch, end - row));
+                spread(scale, zero, x.rows);
+                std::uint8_t* q = codes(row, x.rows);
+                codec_.encode_rows(params_, x, groups_.scale.data(), zeros(), q, head_dim_, fused_error());
+                measure(row, x.rows, [&](const KvOutput& back) {
+                    spread(std::span(stored_scale).first(groups), std::span(stored_zero).first(groups), x.rows);
+                    (void)codec_.decode_rows(params_, q, head_dim_, groups_.scale.data(), zeros(), back, nullptr);
+                });
+                pack(row, x.rows);
+            }
+        }
+        return {};
+    }
+    // To each of `rows` rows the scale of its head.
+    void spread(std::span<const float> scale, std::span<const float> zero, std::size_t rows) {
+        for (std::size_t r = 0; r < rows; ++r) {
+            groups_.scale[r] = scale[r % scale.size()];
+            groups_.zero[r] = zero[r % scale.size()];
+        }
+    }
+
+    // Channels of a token group, side by side: all heads at once, so that memory is read in order.
+    Status channels() {
+        const Range range = codec_.range(params_);
+        const std::size_t heads = shape_.heads, width = heads * head_dim_;
+        groups_.resize(width);
+        std::size_t index = 0;
+        for (std::uint64_t token = 0; token < shape_.tokens; token += params_.group, index += width) {
+            const std::size_t tokens = std::min<std::uint64_t>(params_.group, shape_.tokens - token);
+            const std::size_t row = token * heads, rows = tokens * heads;
+            KvValues x = block(row, rows);
+            x = {x.type, x.data, tokens, width, width};
+            if (!ops_.min_max_columns(x, lows(), groups_.max.data())) return fail_finite();
+            if (!choose(width)) return fail_columns(row * head_dim_, tokens);
+            std::uint8_t* q = codes(row, rows);
+            ops_.quantize_columns(x, groups_.scale.data(), zeros(), range.low, range.high, q, width, fused_error());
+            store(index, width);
+            measure(row, rows, [&](const KvOutput& back) {
+                (void)ops_.dequantize_columns(q, width, range.low < 0, groups_.scale.data(), zeros(),
+                                              {back.type, back.data, tokens, width, width}, nullptr);
+            });
+            pack(row, rows);
+        }
+        return {};
+    }
+
+    // ---- what went wrong: found again in f32, at leisure
+
+    [[nodiscard]] std::vector<float> all_values() const {
+        std::vector<float> values;
+        widen(0, shape_.tokens * shape_.heads, values);
+        return values;
+    }
+
+    [[nodiscard]] tl::unexpected<Error> fail_finite() const {
+        std::vector<float> values = all_values();
+        if (first_nonfinite(values) < values.size()) return fail_nonfinite(shape_, values, 0);
+        rotate(values, values, shape_.head_dim);
         return fail(Errc::bad_input, "{}: values of this head are too large to be rotated; store it as f32",
-                    place_text(shape, first_nonfinite(x, from)));
+                    place_text(shape_, first_nonfinite(values)));
     }
 
-    // Names the largest value of a group: `rows` runs of n, `stride` apart.
-    [[nodiscard]] tl::unexpected<Error> fail_scale(std::size_t begin, std::size_t n, std::size_t rows,
-                                                   std::size_t stride) const {
-        if (params.hadamard) {  // in the group's heads, since what is stored has no place of its own
-            begin -= begin % head_dim;
-            n = std::max(n, head_dim);
+    [[nodiscard]] bool representable(std::size_t group) {
+        const float* min = lows();
+        float scale = 0, zero = 0;
+        return codec_.choose(params_, min == nullptr ? nullptr : min + group, &groups_.max[group], 1, &scale, &zero);
+    }
+    // One of n groups of `length` values; they start at `begin`, `stride` apart (0: one after the other).
+    [[nodiscard]] tl::unexpected<Error> fail_scale(std::size_t begin, std::size_t length, std::size_t n,
+                                                   std::size_t stride = 0) {
+        std::size_t group = 0;
+        while (group + 1 < n && representable(group)) ++group;
+        return name_largest(begin + group * (stride == 0 ? length : stride), length, 1, 0);
+    }
+    [[nodiscard]] tl::unexpected<Error> fail_columns(std::size_t begin, std::size_t tokens) {
+        std::size_t group = 0;
+        while (group + 1 < groups_.scale.size() && representable(group)) ++group;
+        return name_largest(begin + group, 1, tokens, std::size_t{shape_.heads} * head_dim_);
+    }
+    [[nodiscard]] tl::unexpected<Error> fail_heads(std::size_t begin, std::size_t end, std::size_t groups) {
+        std::size_t group = 0;
+        while (group + 1 < groups && representable(group)) ++group;
+        return name_largest((begin + group) * head_dim_, head_dim_, (end - begin) / groups, groups * head_dim_);
+    }
+    // The largest value of a group: `rows` runs of n, `stride` apart. Of rotated heads, in the group's heads, since
+    // what is stored has no place of its own.
+    [[nodiscard]] tl::unexpected<Error> name_largest(std::size_t begin, std::size_t n, std::size_t rows,
+                                                     std::size_t stride) const {
+        const std::vector<float> values = all_values();
+        if (params_.hadamard) {
+            begin -= begin % head_dim_;
+            n = std::max(n, head_dim_);
         }
         std::size_t worst = begin;
         for (std::size_t row = 0; row < rows; ++row) {
@@ -78,197 +329,198 @@ struct GroupedCodec::Encoder {
                 if (std::fabs(values[index]) > std::fabs(values[worst])) worst = index;
             }
         }
-        Params wide = params;
+        Params wide = params_;
         wide.scale_dtype = DType::f32;
-        const bool half = params.scale_dtype == DType::f16, remedy = half && codec.check(wide, shape.head_dim);
-        return fail(Errc::bad_input, "{}: value {} needs a scale{} beyond {}; {}", place_text(shape, worst),
-                    values[worst], params.symmetric ? "" : " or zero", half ? "f16" : "f32",
+        const bool half = params_.scale_dtype == DType::f16, remedy = half && codec_.check(wide, shape_.head_dim);
+        return fail(Errc::bad_input, "{}: value {} needs a scale{} beyond {}; {}", place_text(shape_, worst),
+                    values[worst], params_.symmetric ? "" : " or zero", half ? "f16" : "f32",
                     remedy ? "use f32 scales" : "store it as f32 or bf16");
     }
 
-    // Extremes, scales and codes of a batch of heads in turn, so that no group waits for the one before.
-    Status tokens() {
-        const std::size_t group = token_group(params, shape.head_dim), per_head = (head_dim + group - 1) / group;
-        const std::size_t heads = x.size() / head_dim, batch = std::max<std::size_t>(1, 64 / per_head);
-        std::vector<GroupScale> chosen(batch * per_head);
-        std::vector<float> min(chosen.size()), max(chosen.size());
-        for (std::size_t first = 0; first < heads; first += batch) {
-            const std::size_t end = std::min(first + batch, heads);
-            std::size_t g = 0;
-            for (std::size_t head = first; head < end; ++head) {
-                for (std::size_t dim = 0; dim < head_dim; dim += group, ++g) {
-                    const float* from = x.data() + head * head_dim + dim;
-                    if (!ops.min_max(from, std::min(group, head_dim - dim), &min[g], &max[g])) {
-                        return fail_finite(head * head_dim);
-                    }
-                }
-            }
-            const std::size_t found = g;
-            for (g = 0; g < found; ++g) {
-                chosen[g] = codec.choose(params, min[g], max[g]);
-                if (!chosen[g].representable) {
-                    const std::size_t head = first + g / per_head, dim = g % per_head * group;
-                    return fail_scale(head * head_dim + dim, std::min(group, head_dim - dim), 1, 0);
-                }
-                store(first * per_head + g, chosen[g]);
-            }
-            g = 0;
-            for (std::size_t head = first; head < end; ++head) {
-                std::uint8_t* codes = bits == 8 ? row(head) : unpacked.data();
-                for (std::size_t dim = 0; dim < head_dim; dim += group, ++g) {
-                    codec.encode_run(params, x.data() + head * head_dim + dim, chosen[g], codes + dim,
-                                     std::min(group, head_dim - dim));
-                }
-                if (bits != 8) pack(codes, row(head), 0, head_dim);
-            }
-        }
-        return {};
-    }
+    const GroupedCodec& codec_;
+    const Params& params_;
+    const Shape& shape_;
+    DType type_;
+    std::span<const std::byte> values_;
+    const EncodedSpans& out_;
+    float* error_;
 
-    // Groups of whole heads: of one head, or of all.
-    Status heads() {
-        const std::size_t run = params.axis == Axis::head ? head_dim : width;
-        const std::uint64_t step = group_tokens(params, shape.tokens);
-        std::size_t index = 0;
-        for (std::uint64_t token = 0; token < shape.tokens; token += step) {
-            const std::size_t rows = std::min(step, shape.tokens - token);
-            for (std::size_t column = 0; column < width; column += run, ++index) {
-                const std::size_t begin = token * width + column;
-                float lowest = x[begin], highest = x[begin];
-                for (std::size_t r = 0; r < rows; ++r) {
-                    float min = 0, max = 0;
-                    if (!ops.min_max(x.data() + begin + r * width, run, &min, &max)) return fail_finite(token * width);
-                    lowest = std::min(lowest, min);
-                    highest = std::max(highest, max);
-                }
-                const GroupScale chosen = codec.choose(params, lowest, highest);
-                if (!chosen.representable) return fail_scale(begin, run, rows, width);
-                store(index, chosen);
-                for (std::size_t r = 0; r < rows; ++r) {
-                    for (std::size_t dim = 0; dim < run; dim += head_dim) {
-                        const std::size_t at = begin + r * width + dim;
-                        std::uint8_t* codes = bits == 8 ? row(at / head_dim) : unpacked.data();
-                        codec.encode_run(params, x.data() + at, chosen, codes, head_dim);
-                        if (bits != 8) pack(codes, row(at / head_dim), 0, head_dim);
-                    }
-                }
-            }
-        }
-        return {};
-    }
-
-    // Channels of a token group, side by side, so that memory is read in order.
-    Status channels() {
-        const Range range = codec.range(params);
-        std::array<float, block> min, max, scale, zero{};
-        std::array<std::uint8_t, block> codes;
-        std::size_t index = 0;
-        for (std::uint64_t token = 0; token < shape.tokens; token += params.group) {
-            const std::size_t rows = std::min<std::uint64_t>(params.group, shape.tokens - token);
-            for (std::size_t head = 0; head < shape.heads; ++head) {
-                for (std::size_t column = 0; column < head_dim; column += block) {
-                    const std::size_t n = std::min(block, head_dim - column);
-                    const std::size_t begin = token * width + head * head_dim + column;
-                    if (!ops.min_max_columns(x.data() + begin, rows, width, n, min.data(), max.data())) {
-                        return fail_finite(token * width);
-                    }
-                    for (std::size_t c = 0; c < n; ++c, ++index) {
-                        const GroupScale chosen = codec.choose(params, min[c], max[c]);
-                        if (!chosen.representable) return fail_scale(begin + c, 1, rows, width);
-                        store(index, chosen);
-                        scale[c] = chosen.scale;
-                        zero[c] = chosen.zero;
-                    }
-                    for (std::size_t r = 0; r < rows; ++r) {
-                        const float* from = x.data() + begin + r * width;
-                        std::uint8_t* to = row((token + r) * shape.heads + head);
-                        std::uint8_t* q = bits == 8 ? to + column : codes.data();
-                        ops.quantize_columns(from, scale.data(), zero.data(), range.low, range.high, q, n);
-                        if (bits != 8) pack(q, to, column, n);
-                    }
-                }
-            }
-        }
-        return {};
-    }
+    const kernels::Ops& ops_ = kernels::ops();
+    const std::size_t head_dim_ = shape_.head_dim, row_bytes_ = codec_.row_elements(params_, shape_.head_dim);
+    const int bits_ = codec_.bits();
+    GroupScales groups_;
+    std::vector<float> x_, back_;
+    std::vector<std::uint8_t> codes_;
 };
 
-struct GroupedCodec::Decoder {
-    const GroupedCodec& codec;
-    const Params& params;
-    const Shape& shape;
-    std::span<const std::byte> values, scale, zero;
-    std::span<float> out;
-    std::vector<std::uint8_t> unpacked;
+class GroupedCodec::Decoder {
+public:
+    Decoder(const GroupedCodec& codec, const Params& params, const Shape& shape, std::span<const std::byte> values,
+            std::span<const std::byte> scale, std::span<const std::byte> zero, DType type, std::span<std::byte> out,
+            float* error)
+        : codec_(codec),
+          params_(params),
+          shape_(shape),
+          values_(values),
+          scale_(scale),
+          zero_(zero),
+          type_(type),
+          out_(out),
+          error_(error) {}
 
-    const kernels::Ops& ops = kernels::ops();
-    const std::size_t head_dim = shape.head_dim, width = std::size_t{shape.heads} * shape.head_dim;
-    const std::size_t row_bytes = codec.row_elements(params, shape.head_dim);
-    const int bits = codec.bits();
-    const bool is_signed = codec.range(params).low < 0;
-
-    // The codes of n columns from `column` on, a byte each, of (token, head) `index`.
-    const std::uint8_t* codes(std::size_t index, std::size_t column, std::size_t n, std::uint8_t* buffer) const {
-        const auto* from = reinterpret_cast<const std::uint8_t*>(values.data()) + index * row_bytes;
-        if (bits == 8) return from + column;
-        ops.unpack_bits(bits, is_signed, from + column * static_cast<std::size_t>(bits) / 8, buffer, n);
-        return buffer;
-    }
-
-    [[nodiscard]] GroupScale group(std::size_t index) const {
-        return {load_scale(params, scale, index), params.symmetric ? 0 : load_scale(params, zero, index), true};
-    }
-
-    [[nodiscard]] tl::unexpected<Error> fail_stored(std::size_t element, const GroupScale& group) const {
-        return fail(Errc::bad_input, "{}: stored scale {}, zero {}: a scale is finite and not negative, a zero finite",
-                    place_text(shape, element), group.scale, group.zero);
-    }
-
-    // Token, head and tensor axes: a head of one token has one scale, or one for each run of `length`.
-    Status rows() {
-        const std::size_t length = params.axis == Axis::token ? token_group(params, shape.head_dim) : head_dim;
-        const std::uint64_t step = group_tokens(params, shape.tokens);
-        std::size_t index = 0;
-        for (std::size_t head = 0; head * head_dim < out.size(); ++head) {
-            if (params.axis == Axis::head) index = head / shape.heads / step * shape.heads + head % shape.heads;
-            if (params.axis == Axis::tensor) index = head / shape.heads / step;
-            const std::uint8_t* q = codes(head, 0, head_dim, unpacked.data());
-            for (std::size_t dim = 0; dim < head_dim; dim += length, ++index) {
-                const GroupScale stored = group(index);
-                if (!stored_ok(stored)) return fail_stored(head * head_dim + dim, stored);
-                codec.decode_run(params, q + dim, stored, out.data() + head * head_dim + dim,
-                                 std::min(length, head_dim - dim));
+    // False: a value is infinite, or no number, in the output's type.
+    Result<bool> run() {
+        if (shape_.elements() == 0) return true;
+        const std::size_t heads = shape_.heads, rows = shape_.tokens * heads;
+        if (params_.axis == Axis::channel) {
+            bool fits = true;
+            for (std::uint64_t token = 0; token < shape_.tokens; token += params_.group) {
+                const std::size_t tokens = std::min<std::uint64_t>(params_.group, shape_.tokens - token);
+                HETERO_TRY(const bool fit, channels(token, tokens));
+                fits = fits && fit;
             }
+            return fits;
+        }
+        const std::size_t batch = std::max<std::size_t>(1, block_values / head_dim_);
+        bool fits = true;
+        for (std::size_t row = 0; row < rows; row += batch) {
+            HETERO_TRY(const bool fit, block(row, std::min(batch, rows - row)));
+            fits = fits && fit;
+        }
+        return fits;
+    }
+
+private:
+    const std::uint8_t* codes(std::size_t row, std::size_t rows) {
+        const auto* from = reinterpret_cast<const std::uint8_t*>(values_.data()) + row * row_bytes_;
+        if (bits_ == 8) return from;
+        codes_.resize(rows * head_dim_);
+        if (head_dim_ * static_cast<std::size_t>(bits_) == 8 * row_bytes_) {
+            ops_.unpack_bits(bits_, is_signed_, from, codes_.data(), rows * head_dim_);
+        } else {
+            for (std::size_t r = 0; r < rows; ++r)
+                ops_.unpack_bits(bits_, is_signed_, from + r * row_bytes_, codes_.data() + r * head_dim_, head_dim_);
+        }
+        return codes_.data();
+    }
+
+    // n scales and zeros; `element`(i): the first element that has the i-th, for a message.
+    template <class Element>
+    Status load(std::size_t index, std::size_t n, Element element) {
+        groups_.load_array(params_, scale_, index, std::span(groups_.scale).first(n));
+        if (!params_.symmetric) groups_.load_array(params_, zero_, index, std::span(groups_.zero).first(n));
+        for (std::size_t i = 0; i < n; ++i) {
+            const float scale = groups_.scale[i], zero = params_.symmetric ? 0 : groups_.zero[i];
+            if (scale >= 0 && std::isfinite(scale) && std::isfinite(zero)) continue;
+            return fail(Errc::bad_input,
+                        "{}: stored scale {}, zero {}: a scale is finite and not negative, a zero finite",
+                        place_text(shape_, element(i)), scale, zero);
         }
         return {};
     }
+    [[nodiscard]] const float* zeros() const { return params_.symmetric ? nullptr : groups_.zero.data(); }
 
-    Status channels() {
-        std::array<float, block> scales, zeros{};
-        std::array<std::uint8_t, block> buffer;
-        std::size_t index = 0;
-        for (std::uint64_t token = 0; token < shape.tokens; token += params.group) {
-            const std::size_t rows = std::min<std::uint64_t>(params.group, shape.tokens - token);
-            for (std::size_t head = 0; head < shape.heads; ++head) {
-                for (std::size_t column = 0; column < head_dim; column += block) {
-                    const std::size_t n = std::min(block, head_dim - column);
-                    const std::size_t begin = token * width + head * head_dim + column;
-                    for (std::size_t c = 0; c < n; ++c, ++index) {
-                        const GroupScale stored = group(index);
-                        if (!stored_ok(stored)) return fail_stored(begin + c, stored);
-                        scales[c] = stored.scale;
-                        zeros[c] = stored.zero;
-                    }
-                    for (std::size_t r = 0; r < rows; ++r) {
-                        const std::uint8_t* q = codes((token + r) * shape.heads + head, column, n, buffer.data());
-                        ops.dequantize_columns(q, is_signed, scales.data(), zeros.data(),
-                                               out.data() + begin + r * width, n);
-                    }
-                }
-            }
+    // Straight to the output, or over f32 where more is to be done.
+    [[nodiscard]] bool direct() const { return !params_.hadamard && (codec_.any_type() || type_ == DType::f32); }
+    KvOutput target(std::size_t row, std::size_t rows) {
+        if (direct()) {
+            return {type_, out_.data() + row * head_dim_ * kernels::dtype_info(type_).block_bytes, rows, head_dim_,
+                    head_dim_};
         }
+        x_.resize(rows * head_dim_);
+        return {DType::f32, x_.data(), rows, head_dim_, head_dim_};
+    }
+    [[nodiscard]] float* fused_error() const { return direct() && codec_.any_type() ? error_ : nullptr; }
+    Result<bool> finish(std::size_t row, std::size_t rows, bool fits) {
+        if (direct()) return fits;
+        if (params_.hadamard) rotate(x_, x_, shape_.head_dim);
+        const std::size_t size = head_dim_ * kernels::dtype_info(type_).block_bytes;
+        const std::span<std::byte> to = out_.subspan(row * size, rows * size);
+        if (!float_codec(type_).encode_into({}, {rows, 1, shape_.head_dim}, x_, {to, {}, {}})) {
+            if (type_ == DType::f32) std::memcpy(to.data(), x_.data(), to.size());  // decode() lets all values pass
+            return false;
+        }
+        if (error_ != nullptr) ops_.max_difference({type_, to.data(), rows, head_dim_, head_dim_}, x_.data(), error_);
+        return fits;
+    }
+
+    // Token, head and tensor axes.
+    Result<bool> block(std::size_t row, std::size_t rows) {
+        const std::uint8_t* q = codes(row, rows);
+        const KvOutput x = target(row, rows);
+        bool fits = true;
+        if (params_.axis != Axis::token) {
+            const std::size_t heads = shape_.heads;
+            const std::uint64_t step = group_tokens(params_, shape_.tokens);
+            groups_.resize(rows);
+            for (std::size_t r = 0; r < rows; ++r) {
+                const std::size_t token_group = (row + r) / heads / step;
+                const std::size_t index =
+                    params_.axis == Axis::tensor ? token_group : token_group * heads + (row + r) % heads;
+                HETERO_CHECK(load_one(index, r, (row + r) * head_dim_));
+            }
+            fits = codec_.decode_rows(params_, q, head_dim_, groups_.scale.data(), zeros(), x, fused_error());
+            return finish(row, rows, fits);
+        }
+        const std::size_t length = token_group(params_, shape_.head_dim), per_row = ceil_div(head_dim_, length);
+        groups_.resize(rows * per_row);
+        HETERO_CHECK(load(row * per_row, rows * per_row,
+                          [&](std::size_t i) { return (row + i / per_row) * head_dim_ + i % per_row * length; }));
+        if (head_dim_ % length == 0) {
+            fits =
+                codec_.decode_rows(params_, q, length, groups_.scale.data(), zeros(), split(x, length), fused_error());
+            return finish(row, rows, fits);
+        }
+        std::vector<float> scale(rows), zero(rows);
+        for (std::size_t run = 0; run < per_row; ++run) {
+            for (std::size_t r = 0; r < rows; ++r) {
+                scale[r] = groups_.scale[r * per_row + run];
+                zero[r] = groups_.zero[r * per_row + run];
+            }
+            const std::size_t column = run * length;
+            fits = codec_.decode_rows(params_, q + column, head_dim_, scale.data(),
+                                      params_.symmetric ? nullptr : zero.data(),
+                                      part_of(x, column, std::min(length, head_dim_ - column)), fused_error()) &&
+                   fits;
+        }
+        return finish(row, rows, fits);
+    }
+    Status load_one(std::size_t index, std::size_t at, std::size_t element) {
+        std::swap(groups_.scale[0], groups_.scale[at]);
+        std::swap(groups_.zero[0], groups_.zero[at]);
+        HETERO_CHECK(load(index, 1, [&](std::size_t) { return element; }));
+        std::swap(groups_.scale[0], groups_.scale[at]);
+        std::swap(groups_.zero[0], groups_.zero[at]);
         return {};
     }
+
+    Result<bool> channels(std::uint64_t token, std::size_t tokens) {
+        const std::size_t heads = shape_.heads, width = heads * head_dim_, row = token * heads;
+        groups_.resize(width);
+        HETERO_CHECK(load(token / params_.group * width, width, [&](std::size_t i) { return token * width + i; }));
+        const std::uint8_t* q = codes(row, tokens * heads);
+        KvOutput x = target(row, tokens * heads);
+        x = {x.type, x.data, tokens, width, width};
+        const bool fits =
+            ops_.dequantize_columns(q, width, is_signed_, groups_.scale.data(), zeros(), x, fused_error());
+        return finish(row, tokens * heads, fits);
+    }
+
+    const GroupedCodec& codec_;
+    const Params& params_;
+    const Shape& shape_;
+    std::span<const std::byte> values_, scale_, zero_;
+    DType type_;
+    std::span<std::byte> out_;
+    float* error_;
+
+    const kernels::Ops& ops_ = kernels::ops();
+    const std::size_t head_dim_ = shape_.head_dim, row_bytes_ = codec_.row_elements(params_, shape_.head_dim);
+    const int bits_ = codec_.bits();
+    const bool is_signed_ = codec_.range(params_).low < 0;
+    GroupScales groups_;
+    std::vector<float> x_;
+    std::vector<std::uint8_t> codes_;
 };
 
 std::uint64_t GroupedCodec::row_elements(const Params&, std::uint32_t head_dim) const noexcept {
@@ -314,23 +566,8 @@ EncodedBytes GroupedCodec::bytes(const Params& params, const Shape& shape) const
 }
 
 Status GroupedCodec::encode_into(const Params& params, const Shape& shape, std::span<const float> values,
-                                 const EncodedSpans& out) const try {
-    HETERO_CHECK(check(params, shape.head_dim));
-    HETERO_CHECK(
-        check_sizes(*this, params, shape, values.size(), {out.values.size(), out.scale.size(), out.zero.size()}));
-    std::vector<float> rotated(params.hadamard ? values.size() : 0);
-    if (params.hadamard) rotate(values, rotated, shape.head_dim);
-    Encoder encoder{*this,
-                    params,
-                    shape,
-                    values,
-                    params.hadamard ? std::span<const float>(rotated) : values,
-                    out,
-                    std::vector<std::uint8_t>(bits() == 8 ? 0 : shape.head_dim)};
-    if (params.axis == Axis::token) return encoder.tokens();
-    return params.axis == Axis::channel ? encoder.channels() : encoder.heads();
-} catch (const std::bad_alloc&) {
-    return fail(Errc::resource, "out of memory: scratch for {} values", values.size());
+                                 const EncodedSpans& out) const {
+    return encode_from(params, shape, DType::f32, std::as_bytes(values), out, nullptr);
 }
 
 Status GroupedCodec::decode(const Params& params, const Shape& shape, std::span<const std::byte> values,
@@ -338,13 +575,33 @@ Status GroupedCodec::decode(const Params& params, const Shape& shape, std::span<
                             std::span<float> out) const try {
     HETERO_CHECK(check(params, shape.head_dim));
     HETERO_CHECK(check_sizes(*this, params, shape, out.size(), {values.size(), scale.size(), zero.size()}));
-    Decoder decoder{*this, params, shape, values,
-                    scale, zero,   out,   std::vector<std::uint8_t>(bits() == 8 ? 0 : shape.head_dim)};
-    HETERO_CHECK(params.axis == Axis::channel ? decoder.channels() : decoder.rows());
-    if (params.hadamard) rotate(out, out, shape.head_dim);
-    return {};
+    Decoder decoder(*this, params, shape, values, scale, zero, DType::f32, std::as_writable_bytes(out), nullptr);
+    return decoder.run().map([](bool) {});
 } catch (const std::bad_alloc&) {
-    return fail(Errc::resource, "out of memory: scratch for a head of {}", shape.head_dim);
+    return fail(Errc::resource, "out of memory: scratch for {} values", out.size());
+}
+
+Status GroupedCodec::encode_from(const Params& params, const Shape& shape, DType type,
+                                 std::span<const std::byte> values, const EncodedSpans& out, float* error) const try {
+    HETERO_CHECK(check(params, shape.head_dim));
+    HETERO_CHECK(check_sizes(*this, params, shape, values.size() / kernels::dtype_info(type).block_bytes,
+                             {out.values.size(), out.scale.size(), out.zero.size()}));
+    return Encoder(*this, params, shape, type, values, out, error).run();
+} catch (const std::bad_alloc&) {
+    return fail(Errc::resource, "out of memory: scratch for {} bytes", values.size());
+}
+
+Status GroupedCodec::decode_to(const Params& params, const Shape& shape, std::span<const std::byte> values,
+                               std::span<const std::byte> scale, std::span<const std::byte> zero, DType type,
+                               std::span<std::byte> out, float* error) const try {
+    HETERO_CHECK(check(params, shape.head_dim));
+    HETERO_CHECK(check_sizes(*this, params, shape, out.size() / kernels::dtype_info(type).block_bytes,
+                             {values.size(), scale.size(), zero.size()}));
+    HETERO_TRY(const bool fits, Decoder(*this, params, shape, values, scale, zero, type, out, error).run());
+    if (fits) return {};
+    return Codec::decode_to(params, shape, values, scale, zero, type, out, error);  // which finds the place
+} catch (const std::bad_alloc&) {
+    return fail(Errc::resource, "out of memory: scratch for {} bytes", out.size());
 }
 
 }  // namespace hetero::quant

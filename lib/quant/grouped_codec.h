@@ -1,9 +1,13 @@
 // What the codecs with a scale per group share: the geometry of groups, packing of codes, rotation, checks and
-// messages. A codec says what a code is.
+// messages. A codec says what a code is. Values are worked on in blocks that stay in a core's cache, by kernels::ops().
 #pragma once
+#include "kernels/api/ops.h"
 #include "quant/groups.h"
 
 namespace hetero::quant {
+
+using kernels::KvOutput;
+using kernels::KvValues;
 
 class GroupedCodec : public Codec {
 public:
@@ -20,6 +24,11 @@ public:
     Status decode(const Params& params, const Shape& shape, std::span<const std::byte> values,
                   std::span<const std::byte> scale, std::span<const std::byte> zero,
                   std::span<float> out) const override;
+    Status encode_from(const Params& params, const Shape& shape, DType type, std::span<const std::byte> values,
+                       const EncodedSpans& out, float* error) const override;
+    Status decode_to(const Params& params, const Shape& shape, std::span<const std::byte> values,
+                     std::span<const std::byte> scale, std::span<const std::byte> zero, DType type,
+                     std::span<std::byte> out, float* error) const override;
 
 protected:
     // Integer codes of the channel axis: the codes' range.
@@ -28,19 +37,26 @@ protected:
     };
 
     [[nodiscard]] virtual int bits() const noexcept = 0;  // of a code, 2 to 8
-    [[nodiscard]] virtual GroupScale choose(const Params& params, float min, float max) const noexcept = 0;
-    // What is stored of them: f16 values where the scale type is f16. Codes are made from what choose() gives.
-    [[nodiscard]] virtual GroupScale stored(const GroupScale& chosen) const noexcept { return chosen; }
+    // True: encode_rows() and decode_rows() take values of every type, and tell the error. Else they get f32 and null.
+    [[nodiscard]] virtual bool any_type() const noexcept { return false; }
+    // Of n groups with these extremes, what their codes are made from. `min` is null where params.symmetric: `max` is
+    // the largest magnitude then. False where some cannot be represented.
+    [[nodiscard]] virtual bool choose(const Params& params, const float* min, const float* max, std::size_t n,
+                                      float* scale, float* zero) const noexcept = 0;
+    // Turns them into what is stored: f16 values where the scale type is f16.
+    virtual void round_to_stored(std::span<float> /*scale*/, std::span<float> /*zero*/) const noexcept {}
     [[nodiscard]] virtual Range range(const Params& params) const noexcept = 0;  // signed codes: low < 0
-    // One group's n codes, a byte each.
-    virtual void encode_run(const Params& params, const float* x, const GroupScale& group, std::uint8_t* q,
-                            std::size_t n) const noexcept = 0;
-    virtual void decode_run(const Params& params, const std::uint8_t* q, const GroupScale& group, float* x,
-                            std::size_t n) const noexcept = 0;
+    // Codes, a byte each, of rows that are a group or part of one, with a scale and zero each; x.n bytes a row.
+    virtual void encode_rows(const Params& params, const KvValues& x, const float* scale, const float* zero,
+                             std::uint8_t* q, std::size_t q_stride, float* error) const noexcept = 0;
+    // False where a value is infinite in x.type.
+    [[nodiscard]] virtual bool decode_rows(const Params& params, const std::uint8_t* q, std::size_t q_stride,
+                                           const float* scale, const float* zero, const KvOutput& x,
+                                           float* error) const noexcept = 0;
 
 private:
-    struct Encoder;
-    struct Decoder;
+    class Encoder;
+    class Decoder;
 };
 
 }  // namespace hetero::quant

@@ -4,29 +4,14 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/api/ops.h"
 #include "quant/rotation.h"
-#include "quant/rounding.h"
 #include "quant/spec.h"
 
 namespace hetero::quant {
 namespace {
 
 constexpr std::uint32_t max_token_group = 4096;  // a group must fit a chunk of the file format
-
-GroupScale choose_f16(bool symmetric, int levels, float min, float max) noexcept {
-    GroupScale group;
-    double range = std::max(-static_cast<double>(min), static_cast<double>(max));  // >= 0: min <= max
-    if (!symmetric) {
-        const std::uint16_t zero = f16_round_down(min);
-        group.zero = f16_value(zero);
-        if (!std::isfinite(group.zero)) group.representable = false;
-        range = static_cast<double>(max) - group.zero;
-    }
-    const std::uint16_t scale = f16_round_up(range / levels);
-    group.scale = f16_value(scale);
-    if (scale == f16_infinity_bits) group.representable = false;
-    return group;
-}
 
 // Nearest; upward where the scale is subnormal, since nearest could then be far below range / levels, or 0.
 GroupScale choose_f32(bool symmetric, int levels, float min, float max) noexcept {
@@ -51,8 +36,38 @@ GroupScale choose_f32(bool symmetric, int levels, float min, float max) noexcept
 }  // namespace
 
 GroupScale choose_scale(const Params& params, int levels, float min, float max) noexcept {
-    return params.scale_dtype == DType::f16 ? choose_f16(params.symmetric, levels, min, max)
-                                            : choose_f32(params.symmetric, levels, min, max);
+    GroupScale group;
+    const float magnitude = std::max(std::fabs(min), std::fabs(max));
+    group.representable = params.symmetric
+                              ? choose_scales(params, levels, nullptr, &magnitude, 1, &group.scale, nullptr)
+                              : choose_scales(params, levels, &min, &max, 1, &group.scale, &group.zero);
+    return group;
+}
+
+bool choose_scales(const Params& params, int levels, const float* min, const float* max, std::size_t n, float* scale,
+                   float* zero) noexcept {
+    bool representable = true;
+    if (params.scale_dtype == DType::f32) {
+        for (std::size_t i = 0; i < n; ++i) {
+            const GroupScale one = choose_f32(params.symmetric, levels, params.symmetric ? -max[i] : min[i], max[i]);
+            representable = representable && one.representable;
+            scale[i] = one.scale;
+            if (!params.symmetric) zero[i] = one.zero;
+        }
+        return representable;
+    }
+    const kernels::Ops& ops = kernels::ops();
+    std::array<std::uint16_t, 64> scale_bits, zero_bits;
+    for (std::size_t first = 0; first < n; first += scale_bits.size()) {
+        const std::size_t count = std::min(n - first, scale_bits.size());
+        std::uint16_t* zeros = params.symmetric ? nullptr : zero_bits.data();
+        representable = ops.group_scales(params.symmetric ? nullptr : min + first, max + first, count, levels,
+                                         scale_bits.data(), zeros) &&
+                        representable;
+        ops.f16_to_f32(scale_bits.data(), scale + first, count);
+        if (zeros != nullptr) ops.f16_to_f32(zeros, zero + first, count);
+    }
+    return representable;
 }
 
 double integer_error_bound(const Params& params, int levels, double min, double max) noexcept {

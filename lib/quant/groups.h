@@ -2,10 +2,8 @@
 // or [0, levels]. The rules are those of hetero-quant(7).
 #pragma once
 #include <cstdint>
-#include <cstring>
 
 #include "quant/codec.h"
-#include "quant/rounding.h"
 
 namespace hetero::quant {
 
@@ -17,6 +15,11 @@ struct GroupScale {
 // From the extremes of a group (finite, min <= max). Zero range gives scale 0.
 [[nodiscard]] GroupScale choose_scale(const Params& params, int levels, float min, float max) noexcept;
 
+// The same of n groups; `min` is null where symmetric: `max` is the largest magnitude then. False where some cannot be
+// represented.
+[[nodiscard]] bool choose_scales(const Params& params, int levels, const float* min, const float* max, std::size_t n,
+                                 float* scale, float* zero) noexcept;
+
 // scale / 2 + 2 ulp(|x| + |zero|) for the group's largest |x|; infinity where the scale is not representable.
 [[nodiscard]] double integer_error_bound(const Params& params, int levels, double min, double max) noexcept;
 
@@ -27,28 +30,6 @@ struct GroupScale {
 
 [[nodiscard]] inline std::size_t scale_bytes(const Params& params) noexcept {
     return params.scale_dtype == DType::f16 ? 2 : 4;
-}
-
-// Element `index` of an array of scales or zeros; a value stored as f16 is an f16 value already.
-inline void store_scale(const Params& params, std::span<std::byte> array, std::size_t index, float value) noexcept {
-    if (params.scale_dtype == DType::f16) {
-        const std::uint16_t bits = value < 0 ? f16_round_down(value) : f16_round_up(value);
-        std::memcpy(array.data() + 2 * index, &bits, sizeof bits);
-    } else {
-        std::memcpy(array.data() + 4 * index, &value, sizeof value);
-    }
-}
-
-[[nodiscard]] inline float load_scale(const Params& params, std::span<const std::byte> array,
-                                      std::size_t index) noexcept {
-    if (params.scale_dtype == DType::f16) {
-        std::uint16_t bits = 0;
-        std::memcpy(&bits, array.data() + 2 * index, sizeof bits);
-        return f16_value(bits);
-    }
-    float value = 0;
-    std::memcpy(&value, array.data() + 4 * index, sizeof value);
-    return value;
 }
 
 // Axis, group, rotation and scale type that a codec with groups takes.

@@ -1,5 +1,3 @@
-#include <new>
-
 #include "quant/codec.h"
 
 // Every codec: a file in codecs/ defines codec_NAME().
@@ -48,6 +46,10 @@ const Codec* find_codec(std::string_view name) {
     return nullptr;
 }
 
+const Codec& float_codec(DType type) {
+    return type == DType::f32 ? codec_f32() : type == DType::f16 ? codec_f16() : codec_bf16();
+}
+
 std::string codec_names() {
     std::string names;
     for (const Codec* codec : codecs()) {
@@ -55,24 +57,6 @@ std::string codec_names() {
         names += codec->name();
     }
     return names;
-}
-
-Result<Encoded> Codec::encode(const Params& params, const Shape& shape, std::span<const float> values) const {
-    HETERO_CHECK(check(params, shape.head_dim));
-    if (shape.elements() != values.size()) {
-        return fail(Errc::bad_input, "{} values for a shape of {} elements", values.size(), shape.elements());
-    }
-    Encoded encoded;
-    const EncodedBytes size = bytes(params, shape);
-    try {
-        encoded.values.resize(size.values);
-        encoded.scale.resize(size.scale);
-        encoded.zero.resize(size.zero);
-    } catch (const std::bad_alloc&) {
-        return fail(Errc::resource, "out of memory: {} bytes for an encoded part", size.total());
-    }
-    HETERO_CHECK(encode_into(params, shape, values, {encoded.values, encoded.scale, encoded.zero}));
-    return encoded;
 }
 
 }  // namespace hetero::quant

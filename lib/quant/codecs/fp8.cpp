@@ -40,9 +40,11 @@ public:
     }
     [[nodiscard]] double error_bound(const Params& params, double min, double max) const noexcept override {
         const Fp8Info& info = fp8_info(format_);
-        const GroupScale group = choose(params, static_cast<float>(min), static_cast<float>(max));
-        if (!group.representable) return std::numeric_limits<double>::infinity();
         const double magnitude = std::max(std::fabs(min), std::fabs(max));
+        const auto largest = static_cast<float>(magnitude);
+        GroupScale group;
+        if (!choose(params, nullptr, &largest, 1, &group.scale, nullptr))
+            return std::numeric_limits<double>::infinity();
         const double beyond = std::max(0.0, magnitude - info.largest * group.scale);  // saturated
         const double half_unit =
             std::max(std::ldexp(magnitude, -info.mantissa_bits - 1), group.scale * info.smallest() / 2);
@@ -52,18 +54,33 @@ public:
 private:
     [[nodiscard]] int bits() const noexcept override { return 8; }
     [[nodiscard]] Range range(const Params&) const noexcept override { return {}; }
-    [[nodiscard]] GroupScale choose(const Params& params, float min, float max) const noexcept override {
-        if (fixed_ != 0) return {fixed_, 0, true};
-        return choose_scale(params, static_cast<int>(fp8_info(format_).largest), min, max);
+    [[nodiscard]] bool choose(const Params& params, const float* min, const float* max, std::size_t n, float* scale,
+                              float* zero) const noexcept override {
+        if (fixed_ == 0) {
+            return choose_scales(params, static_cast<int>(fp8_info(format_).largest), min, max, n, scale, zero);
+        }
+        std::fill_n(scale, n, fixed_);
+        return true;
     }
-    void encode_run(const Params&, const float* x, const GroupScale& group, std::uint8_t* q,
-                    std::size_t n) const noexcept override {
-        kernels::ops().quantize_fp8(format_, x, group.scale, q, n);
+    void encode_rows(const Params&, const KvValues& x, const float* scale, const float*, std::uint8_t* q,
+                     std::size_t q_stride, float*) const noexcept override {
+        for (std::size_t row = 0; row < x.rows; ++row) {
+            const float* from = static_cast<const float*>(x.data) + row * x.stride;
+            kernels::ops().quantize_fp8(format_, from, scale[row], q + row * q_stride, x.n);
+        }
     }
-    void decode_run(const Params&, const std::uint8_t* q, const GroupScale& group, float* x,
-                    std::size_t n) const noexcept override {
+    [[nodiscard]] bool decode_rows(const Params&, const std::uint8_t* q, std::size_t q_stride, const float* scale,
+                                   const float*, const KvOutput& x, float*) const noexcept override {
         const std::array<float, 256>& values = fp8_values(format_);
-        for (std::size_t i = 0; i < n; ++i) x[i] = values[q[i]] * group.scale;
+        bool finite = true;
+        for (std::size_t row = 0; row < x.rows; ++row) {
+            float* to = static_cast<float*>(x.data) + row * x.stride;
+            for (std::size_t i = 0; i < x.n; ++i) {
+                to[i] = values[q[row * q_stride + i]] * scale[row];
+                finite = finite && std::isfinite(to[i]);
+            }
+        }
+        return finite;
     }
 
     Fp8 format_;

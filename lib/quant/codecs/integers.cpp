@@ -1,6 +1,5 @@
 // int2 to int8: integer codes of N bits. Symmetric: q = x / scale in [-(2^(N-1) - 1), 2^(N-1) - 1], two's complement.
 // Asymmetric: q = (x - zero) / scale in [0, 2^N - 1]. hetero-quant(7) has the rules.
-#include "kernels/api/ops.h"
 #include "quant/grouped_codec.h"
 
 namespace hetero::quant {
@@ -26,25 +25,20 @@ private:
         constexpr int symmetric = (1 << (Bits - 1)) - 1;
         return params.symmetric ? Range{-symmetric, symmetric} : Range{0, (1 << Bits) - 1};
     }
-    [[nodiscard]] GroupScale choose(const Params& params, float min, float max) const noexcept override {
-        return choose_scale(params, range(params).high, min, max);
+    [[nodiscard]] bool any_type() const noexcept override { return true; }
+    [[nodiscard]] bool choose(const Params& params, const float* min, const float* max, std::size_t n, float* scale,
+                              float* zero) const noexcept override {
+        return choose_scales(params, range(params).high, min, max, n, scale, zero);
     }
-    // The scale was chosen for these values: no quotient rounds to a code beyond the range.
-    void encode_run(const Params& params, const float* x, const GroupScale& group, std::uint8_t* q,
-                    std::size_t n) const noexcept override {
-        if (params.symmetric) {
-            kernels::ops().quantize_i8(x, group.scale, reinterpret_cast<std::int8_t*>(q), n);
-        } else {
-            kernels::ops().quantize_u8(x, group.scale, group.zero, q, n);
-        }
+    void encode_rows(const Params& params, const KvValues& x, const float* scale, const float* zero, std::uint8_t* q,
+                     std::size_t q_stride, float* error) const noexcept override {
+        const Range codes = range(params);
+        kernels::ops().quantize_rows(x, scale, zero, codes.low, codes.high, q, q_stride, error);
     }
-    void decode_run(const Params& params, const std::uint8_t* q, const GroupScale& group, float* x,
-                    std::size_t n) const noexcept override {
-        if (params.symmetric) {
-            kernels::ops().dequantize_i8(reinterpret_cast<const std::int8_t*>(q), group.scale, x, n);
-        } else {
-            kernels::ops().dequantize_u8(q, group.scale, group.zero, x, n);
-        }
+    [[nodiscard]] bool decode_rows(const Params& params, const std::uint8_t* q, std::size_t q_stride,
+                                   const float* scale, const float* zero, const KvOutput& x,
+                                   float* error) const noexcept override {
+        return kernels::ops().dequantize_rows(q, q_stride, range(params).low < 0, scale, zero, x, error);
     }
 };
 

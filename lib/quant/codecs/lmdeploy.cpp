@@ -31,8 +31,9 @@ public:
         return GroupedCodec::check(params, head_dim);
     }
     [[nodiscard]] double error_bound(const Params& params, double min, double max) const noexcept override {
-        const GroupScale group = choose(params, static_cast<float>(min), static_cast<float>(max));
-        if (!group.representable) return std::numeric_limits<double>::infinity();
+        const auto low = static_cast<float>(min), high = static_cast<float>(max);
+        GroupScale group;
+        if (!choose(params, &low, &high, 1, &group.scale, &group.zero)) return std::numeric_limits<double>::infinity();
         // Half a step; what f16 loses of s, in |q - z| steps, and of z, in one; and the roundings of x / s + z.
         const double steps = std::max(std::fabs(min), std::fabs(max)) / group.scale + 1;
         const double lost_scale = std::max(group.scale * 0x1p-11, 0x1p-25),
@@ -46,30 +47,48 @@ private:
     [[nodiscard]] int bits() const noexcept override { return Bits; }
     [[nodiscard]] Range range(const Params&) const noexcept override { return {0, levels}; }
     // The unrounded parameters; storing them rounds them.
-    [[nodiscard]] GroupScale choose(const Params&, float min, float max) const noexcept override {
-        GroupScale group;
-        group.scale = (max - min) / static_cast<float>(levels);
-        if (group.scale == 0) group.scale = 1;
-        group.zero = -min / group.scale;
-        group.representable = std::fabs(group.zero) < f16_overflow && group.scale < f16_overflow;
-        return group;
-    }
-    [[nodiscard]] GroupScale stored(const GroupScale& chosen) const noexcept override {
-        std::array<float, 2> values{chosen.scale, chosen.zero};
-        std::array<std::uint16_t, 2> bits{};
-        kernels::ops().f32_to_f16(values.data(), bits.data(), 2);  // nearest
-        return {f16_value(bits[0]), f16_value(bits[1]), true};
-    }
-    void encode_run(const Params&, const float* x, const GroupScale& group, std::uint8_t* q,
-                    std::size_t n) const noexcept override {
+    [[nodiscard]] bool choose(const Params&, const float* min, const float* max, std::size_t n, float* scale,
+                              float* zero) const noexcept override {
+        bool representable = true;
         for (std::size_t i = 0; i < n; ++i) {
-            const float code = x[i] / group.scale + group.zero + 0.5F;
-            q[i] = static_cast<std::uint8_t>(std::clamp(code, 0.0F, static_cast<float>(levels)));
+            scale[i] = (max[i] - min[i]) / static_cast<float>(levels);
+            if (scale[i] == 0) scale[i] = 1;
+            zero[i] = -min[i] / scale[i];
+            representable = representable && std::fabs(zero[i]) < f16_overflow && scale[i] < f16_overflow;
+        }
+        return representable;
+    }
+    void round_to_stored(std::span<float> scale, std::span<float> zero) const noexcept override {
+        std::array<std::uint16_t, 64> bits{};
+        for (const std::span<float> array : {scale, zero}) {
+            for (std::size_t first = 0; first < array.size(); first += bits.size()) {
+                const std::size_t n = std::min(bits.size(), array.size() - first);
+                kernels::ops().f32_to_f16(array.data() + first, bits.data(), n);  // nearest
+                kernels::ops().f16_to_f32(bits.data(), array.data() + first, n);
+            }
         }
     }
-    void decode_run(const Params&, const std::uint8_t* q, const GroupScale& group, float* x,
-                    std::size_t n) const noexcept override {
-        for (std::size_t i = 0; i < n; ++i) x[i] = (static_cast<float>(q[i]) - group.zero) * group.scale;
+    void encode_rows(const Params&, const KvValues& x, const float* scale, const float* zero, std::uint8_t* q,
+                     std::size_t q_stride, float*) const noexcept override {
+        for (std::size_t row = 0; row < x.rows; ++row) {
+            const float* from = static_cast<const float*>(x.data) + row * x.stride;
+            for (std::size_t i = 0; i < x.n; ++i) {
+                const float code = from[i] / scale[row] + zero[row] + 0.5F;
+                q[row * q_stride + i] = static_cast<std::uint8_t>(std::clamp(code, 0.0F, static_cast<float>(levels)));
+            }
+        }
+    }
+    [[nodiscard]] bool decode_rows(const Params&, const std::uint8_t* q, std::size_t q_stride, const float* scale,
+                                   const float* zero, const KvOutput& x, float*) const noexcept override {
+        bool finite = true;
+        for (std::size_t row = 0; row < x.rows; ++row) {
+            float* to = static_cast<float*>(x.data) + row * x.stride;
+            for (std::size_t i = 0; i < x.n; ++i) {
+                to[i] = (static_cast<float>(q[row * q_stride + i]) - zero[row]) * scale[row];
+                finite = finite && std::isfinite(to[i]);
+            }
+        }
+        return finite;
     }
 
     static constexpr float f16_overflow = 65520;

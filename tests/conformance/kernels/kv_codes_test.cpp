@@ -48,51 +48,6 @@ TEST_CASE("quantizing by the reciprocal never differs from dividing") {
         }
 }
 
-TEST_CASE("columns: extremes, codes and values") {
-    Random random(12);
-    for (const Ops* ops : runnable_backends())
-        for (std::size_t n = 1; n <= kLongest; n += n < 40 ? 1 : 31)
-            for (const std::size_t rows : {1, 2, 33}) {
-                INFO(ops->name, " n ", n, " rows ", rows);
-                const std::size_t stride = n + 7;
-                Guarded<float> x(rows * stride, 1), min(n, 1), max(n, 2), want_min(n), want_max(n);
-                fill_normal(x, random);
-                spoil_gaps(x, n, stride);
-                REQUIRE(ops->min_max_columns(x.data(), rows, stride, n, min.data(), max.data()));
-                REQUIRE(scalar().min_max_columns(x.data(), rows, stride, n, want_min.data(), want_max.data()));
-                CHECK(count_differing(min, want_min) == 0);
-                CHECK(count_differing(max, want_max) == 0);
-                CHECK(min.intact());
-                CHECK(max.intact());
-                for (std::size_t c = 0; c<n; c += n> 20 ? 17 : 1) {
-                    float& spoiled = x[(rows - 1) * stride + c];
-                    const float kept = spoiled;
-                    for (const float bad : {NAN, INFINITY, -INFINITY}) {
-                        spoiled = bad;
-                        CHECK_FALSE(ops->min_max_columns(x.data(), rows, stride, n, min.data(), max.data()));
-                    }
-                    spoiled = kept;
-                }
-
-                Guarded<float> scale(n, 3), zero(n, 1), values(n, 2), want_values(n);
-                for (std::size_t c = 0; c < n; ++c) {
-                    scale[c] = c % 9 == 4 ? 0 : std::fabs(random.normal()) / 20;
-                    zero[c] = c % 2 == 0 ? 0 : random.normal();
-                }
-                for (const auto& [low, high] : {std::pair{-127, 127}, {0, 255}, {-7, 7}, {0, 3}}) {
-                    Guarded<std::uint8_t> q(n, 5), want_q(n);
-                    ops->quantize_columns(x.data(), scale.data(), zero.data(), low, high, q.data(), n);
-                    scalar().quantize_columns(x.data(), scale.data(), zero.data(), low, high, want_q.data(), n);
-                    CHECK(count_differing(q, want_q) == 0);
-                    CHECK(q.intact());
-                    ops->dequantize_columns(q.data(), low < 0, scale.data(), zero.data(), values.data(), n);
-                    scalar().dequantize_columns(q.data(), low < 0, scale.data(), zero.data(), want_values.data(), n);
-                    CHECK(count_differing(values, want_values) == 0);
-                    CHECK(values.intact());
-                }
-            }
-}
-
 TEST_CASE("packing is one string of bits, lowest first, and comes back") {
     // 4 bits: the even index in the low half. 3 bits: the third code crosses a byte.
     const std::vector<std::uint8_t> nibbles{0, 1, 2, 2, 15}, triples{1, 2, 7, 0, 5};

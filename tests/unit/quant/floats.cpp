@@ -95,7 +95,7 @@ TEST_CASE("decoding gives every stored pattern back, NaN and infinity too, from 
         int wrong = 0;
         for (int bits = 0; bits < 65536; ++bits) {
             const float want = std::string_view(name) == "f16"
-                                   ? quant::f16_value(static_cast<std::uint16_t>(bits))
+                                   ? kernels::f16_value(static_cast<std::uint16_t>(bits))
                                    : std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
             const float got = out[static_cast<std::size_t>(bits)];
             const bool equal = std::isnan(want)

@@ -84,7 +84,7 @@ std::size_t scale_index(const Params& p, const Shape& shape, std::size_t i) {
 const std::vector<float>& f16_values() {
     static const std::vector<float> values = [] {
         std::vector<float> out;
-        for (int bits = 0; bits < 0x7C00; ++bits) out.push_back(quant::f16_value(static_cast<std::uint16_t>(bits)));
+        for (int bits = 0; bits < 0x7C00; ++bits) out.push_back(kernels::f16_value(static_cast<std::uint16_t>(bits)));
         return out;
     }();
     return values;

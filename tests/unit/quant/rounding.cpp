@@ -1,5 +1,5 @@
 // binary16 in single values, compared with a table of all f16 values made from the format's definition.
-#include "quant/rounding.h"
+#include "kernels/api/rounding.h"
 
 #include <doctest/doctest.h>
 
@@ -12,9 +12,9 @@
 
 namespace {
 
-using hetero::quant::f16_round_down;
-using hetero::quant::f16_round_up;
-using hetero::quant::f16_value;
+using hetero::kernels::f16_round_down;
+using hetero::kernels::f16_round_up;
+using hetero::kernels::f16_value;
 
 // All finite f16 values >= 0 in order; the index is the bit pattern.
 std::vector<double> nonnegative_values() {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "quant/codec.h"
-#include "quant/rounding.h"
+#include "kernels/api/rounding.h"
 
 namespace hetero::test {
 
@@ -55,7 +55,7 @@ inline std::vector<int> codes(const quant::Params& params, const quant::Encoded&
 inline std::vector<float> scales(const quant::Params& params, const std::vector<std::byte>& bytes) {
     if (params.scale_dtype == quant::DType::f32) return as<float>(bytes);
     std::vector<float> out;
-    for (std::uint16_t bits : as<std::uint16_t>(bytes)) out.push_back(quant::f16_value(bits));
+    for (std::uint16_t bits : as<std::uint16_t>(bytes)) out.push_back(kernels::f16_value(bits));
     return out;
 }
 

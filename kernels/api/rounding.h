@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
-namespace hetero::quant {
+namespace hetero::kernels {
 
 inline constexpr double f16_max = 65504;
 inline constexpr std::uint16_t f16_infinity_bits = 0x7C00;
@@ -39,4 +39,4 @@ inline constexpr std::uint16_t f16_infinity_bits = 0x7C00;
     return static_cast<std::uint16_t>((std::bit_cast<std::uint64_t>(x) >> dropped) - ((1023ULL - 15) << 10));
 }
 
-}  // namespace hetero::quant
+}  // namespace hetero::kernels

@@ -1,0 +1,158 @@
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "kernels/api/rounding.h"
+#include "kernels/ref/half.h"
+#include "kernels/ref/ref.h"
+
+namespace hetero::kernels::ref {
+namespace {
+
+float value_at(const KvValues& x, std::size_t row, std::size_t i) {
+    const std::size_t at = row * x.stride + i;
+    const auto* bytes = static_cast<const std::byte*>(x.data);
+    if (x.type == DType::f16) return f16_to_f32(load<std::uint16_t>(bytes + 2 * at));
+    if (x.type == DType::bf16) return bf16_to_f32(load<std::uint16_t>(bytes + 2 * at));
+    return load<float>(bytes + 4 * at);
+}
+
+// Stores `value` as x.type, and gives what that is.
+float store_at(const KvOutput& x, std::size_t row, std::size_t i, float value) {
+    const std::size_t at = row * x.stride + i;
+    auto* bytes = static_cast<std::byte*>(x.data);
+    if (x.type == DType::f32) {
+        std::memcpy(bytes + 4 * at, &value, 4);
+        return value;
+    }
+    const std::uint16_t bits = x.type == DType::f16 ? f32_to_f16(value) : f32_to_bf16(value);
+    std::memcpy(bytes + 2 * at, &bits, 2);
+    return x.type == DType::f16 ? f16_to_f32(bits) : bf16_to_f32(bits);
+}
+
+struct Extremes {
+    float low = INFINITY, high = -INFINITY;
+    bool finite = true;
+    void add(float value) {
+        finite = finite && std::isfinite(value);
+        low = std::min(low, value);
+        high = std::max(high, value);
+    }
+    bool give(std::size_t index, float* min, float* max) const {
+        if (min != nullptr) min[index] = low;
+        max[index] = min != nullptr ? high : std::max(std::fabs(low), std::fabs(high));
+        return finite;
+    }
+};
+
+void raise(float* error, float found) {
+    if (error != nullptr && found > *error) *error = found;
+}
+
+// scale(row, i), zero(row, i)
+template <class Scale, class Zero>
+void quantize(const KvValues& x, Scale scale, Zero zero, int low, int high, std::uint8_t* q, std::size_t q_stride,
+              float* error) {
+    for (std::size_t row = 0; row < x.rows; ++row) {
+        for (std::size_t i = 0; i < x.n; ++i) {
+            const float value = value_at(x, row, i), s = scale(row, i), z = zero(row, i);
+            const float quotient = s == 0 ? 0 : (value - z) / s;
+            const float code = std::nearbyint(std::clamp(quotient, static_cast<float>(low), static_cast<float>(high)));
+            q[row * q_stride + i] = static_cast<std::uint8_t>(static_cast<int>(code));
+            raise(error, std::fabs(code * s + z - value));
+        }
+    }
+}
+
+template <class Scale, class Zero>
+bool dequantize(const std::uint8_t* q, std::size_t q_stride, bool is_signed, Scale scale, Zero zero, const KvOutput& x,
+                float* error) {
+    bool finite = true;
+    for (std::size_t row = 0; row < x.rows; ++row) {
+        for (std::size_t i = 0; i < x.n; ++i) {
+            const std::uint8_t byte = q[row * q_stride + i];
+            const int code = is_signed ? static_cast<std::int8_t>(byte) : byte;
+            const float value = static_cast<float>(code) * scale(row, i) + zero(row, i);
+            const float stored = store_at(x, row, i, value);
+            finite = finite && std::isfinite(stored);
+            raise(error, std::fabs(stored - value));
+        }
+    }
+    return finite;
+}
+
+auto by_row(const float* values) {
+    return [values](std::size_t row, std::size_t) { return values == nullptr ? 0 : values[row]; };
+}
+auto by_column(const float* values) {
+    return [values](std::size_t, std::size_t i) { return values == nullptr ? 0 : values[i]; };
+}
+
+}  // namespace
+
+bool min_max_rows(const KvValues& x, float* min, float* max) {
+    bool finite = true;
+    for (std::size_t row = 0; row < x.rows; ++row) {
+        Extremes found;
+        for (std::size_t i = 0; i < x.n; ++i) found.add(value_at(x, row, i));
+        finite = found.give(row, min, max) && finite;
+    }
+    return finite;
+}
+
+bool min_max_columns(const KvValues& x, float* min, float* max) {
+    bool finite = true;
+    for (std::size_t i = 0; i < x.n; ++i) {
+        Extremes found;
+        for (std::size_t row = 0; row < x.rows; ++row) found.add(value_at(x, row, i));
+        finite = found.give(i, min, max) && finite;
+    }
+    return finite;
+}
+
+bool group_scales(const float* min, const float* max, std::size_t n, int levels, std::uint16_t* scale,
+                  std::uint16_t* zero) {
+    bool finite = true;
+    for (std::size_t i = 0; i < n; ++i) {
+        double range = max[i];
+        if (zero != nullptr) {
+            zero[i] = f16_round_down(min[i]);
+            finite = finite && (zero[i] & 0x7FFFU) != f16_infinity_bits;
+            range -= f16_value(zero[i]);
+        }
+        scale[i] = std::isfinite(range) ? f16_round_up(range / levels) : f16_infinity_bits;
+        finite = finite && scale[i] != f16_infinity_bits;
+    }
+    return finite;
+}
+
+void quantize_rows(const KvValues& x, const float* scale, const float* zero, int low, int high, std::uint8_t* q,
+                   std::size_t q_stride, float* error) {
+    quantize(x, by_row(scale), by_row(zero), low, high, q, q_stride, error);
+}
+
+void quantize_columns(const KvValues& x, const float* scale, const float* zero, int low, int high, std::uint8_t* q,
+                      std::size_t q_stride, float* error) {
+    quantize(x, by_column(scale), by_column(zero), low, high, q, q_stride, error);
+}
+
+bool dequantize_rows(const std::uint8_t* q, std::size_t q_stride, bool is_signed, const float* scale, const float* zero,
+                     const KvOutput& x, float* error) {
+    return dequantize(q, q_stride, is_signed, by_row(scale), by_row(zero), x, error);
+}
+
+bool dequantize_columns(const std::uint8_t* q, std::size_t q_stride, bool is_signed, const float* scale,
+                        const float* zero, const KvOutput& x, float* error) {
+    return dequantize(q, q_stride, is_signed, by_column(scale), by_column(zero), x, error);
+}
+
+void max_difference(const KvValues& x, const float* y, float* error) {
+    for (std::size_t row = 0; row < x.rows; ++row)
+        for (std::size_t i = 0; i < x.n; ++i) raise(error, std::fabs(value_at(x, row, i) - y[row * x.n + i]));
+}
+
+void copy_streaming(void* to, const void* from, std::size_t bytes) {
+    if (bytes > 0) std::memcpy(to, from, bytes);
+}
+
+}  // namespace hetero::kernels::ref

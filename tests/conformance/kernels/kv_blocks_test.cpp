@@ -1,0 +1,375 @@
+// Blocks of the KV state: extremes, scales, codes and values. Every backend gives the bits of the scalar one, from and
+// to every type; the scalar one is held to definitions written out here.
+#include <string>
+
+#include "conformance/kernels/inputs.h"
+#include "kernels/api/rounding.h"
+
+using namespace hetero;
+using namespace hetero::test;
+using kernels::KvOutput;
+using kernels::KvValues;
+
+namespace {
+
+constexpr DType kTypes[] = {DType::f32, DType::f16, DType::bf16};
+
+std::size_t bytes_of(DType type) { return type == DType::f32 ? 4 : 2; }
+
+// Rows of `n` values of a type with gaps of NaN between them, from `skew` elements after an aligned address; and the
+// values that these are.
+struct Block {
+    Block(DType dtype, std::size_t n_rows, std::size_t length, std::size_t gap, std::size_t skew)
+        : type(dtype), rows(n_rows), n(length), stride(n + gap), bytes(rows * stride * bytes_of(type), skew * bytes_of(type)) {
+        for (std::size_t i = 0; i < rows * stride; ++i) set(i, std::numeric_limits<float>::quiet_NaN());
+    }
+    void set(std::size_t i, float value) {
+        if (type == DType::f32) return std::memcpy(bytes.data() + 4 * i, &value, 4), void();
+        std::uint16_t bits = 0;
+        type == DType::f16 ? scalar().f32_to_f16(&value, &bits, 1) : scalar().f32_to_bf16(&value, &bits, 1);
+        std::memcpy(bytes.data() + 2 * i, &bits, 2);
+    }
+    [[nodiscard]] float get(std::size_t row, std::size_t i) const {
+        float value = 0;
+        const std::size_t at = row * stride + i;
+        if (type == DType::f32) {
+            std::memcpy(&value, bytes.data() + 4 * at, 4);
+            return value;
+        }
+        std::uint16_t bits = 0;
+        std::memcpy(&bits, bytes.data() + 2 * at, 2);
+        type == DType::f16 ? scalar().f16_to_f32(&bits, &value, 1) : scalar().bf16_to_f32(&bits, &value, 1);
+        return value;
+    }
+    template <class F>
+    void fill(F value) {
+        for (std::size_t r = 0; r < rows; ++r)
+            for (std::size_t i = 0; i < n; ++i) set(r * stride + i, value(r, i));
+    }
+    [[nodiscard]] KvValues values() const { return {type, bytes.data(), rows, stride, n}; }
+    [[nodiscard]] KvOutput output() { return {type, bytes.data(), rows, stride, n}; }
+
+    DType type;
+    std::size_t rows, n, stride;
+    Guarded<unsigned char> bytes;
+};
+
+// 0 to twice the widest vector of any backend, then some beyond.
+std::vector<std::size_t> lengths() {
+    std::vector<std::size_t> out;
+    for (std::size_t n = 1; n <= 130; n += n < 70 ? 1 : 7) out.push_back(n);
+    out.push_back(256);
+    return out;
+}
+
+// Equal as numbers: the sign of a zero is left open.
+bool all_equal(const Guarded<float>& a, const Guarded<float>& b, std::size_t n) {
+    for (std::size_t i = 0; i < n; ++i)
+        if (!(a[i] == b[i])) return false;
+    return true;
+}
+
+float value_for(Random& random, std::size_t row) {
+    switch (row % 6) {
+        case 0:
+            return 0;
+        case 1:
+            return random.normal() * 1e-7F;  // subnormal in f16
+        case 2:
+            return -std::fabs(random.normal());
+        case 3:
+            return random.normal() * 4000;
+        case 4:
+            return 3.25F;
+        default:
+            return random.normal();
+    }
+}
+
+}  // namespace
+
+TEST_CASE("extremes of rows and columns, of every type") {
+    Random random(31);
+    for (const Ops* ops : runnable_backends())
+        for (const DType type : kTypes)
+            for (const std::size_t n : lengths())
+                for (const std::size_t rows : {std::size_t{1}, std::size_t{2}, std::size_t{67}}) {
+                    if (rows > 2 && n % 5 != 0) continue;
+                    INFO(ops->name, " type ", static_cast<int>(type), " n ", n, " rows ", rows);
+                    Block x(type, rows, n, 3, 1);
+                    x.fill([&](std::size_t r, std::size_t) { return value_for(random, r); });
+                    const bool f32 = type == DType::f32;
+                    Guarded<float> min(std::max(rows, n), 1), max(std::max(rows, n), 2), want_min(min.size()),
+                        want_max(min.size());
+                    const auto check = [&](auto op, auto want, std::size_t count) {
+                        REQUIRE(op(x.values(), min.data(), max.data()));
+                        REQUIRE(want(x.values(), want_min.data(), want_max.data()));
+                        CHECK(all_equal(min, want_min, count));
+                        CHECK(all_equal(max, want_max, count));
+                        REQUIRE(op(x.values(), nullptr, max.data()));
+                        REQUIRE(want(x.values(), nullptr, want_max.data()));
+                        CHECK(all_equal(max, want_max, count));
+                        CHECK((min.intact() && max.intact()));
+                    };
+                    check(ops->min_max_rows, scalar().min_max_rows, rows);
+                    check(ops->min_max_columns, scalar().min_max_columns, n);
+                    for (std::size_t i = 0; i < n; i += n < 40 ? 1 : 13) {
+                        const std::size_t row = i % rows, at = row * x.stride + i;
+                        const float kept = x.get(row, i);
+                        for (const float bad : {NAN, -NAN, INFINITY, -INFINITY}) {
+                            x.set(at, bad);
+                            CHECK_FALSE(ops->min_max_rows(x.values(), min.data(), max.data()));
+                            CHECK_FALSE(ops->min_max_columns(x.values(), min.data(), max.data()));
+                            CHECK_FALSE(ops->min_max_rows(x.values(), nullptr, max.data()));
+                            CHECK_FALSE(ops->min_max_columns(x.values(), nullptr, max.data()));
+                        }
+                        x.set(at, f32 ? 3.4e38F : type == DType::f16 ? 65504.0F : 3.38e38F);  // the largest there is
+                        CHECK(ops->min_max_rows(x.values(), min.data(), max.data()));
+                        CHECK(ops->min_max_columns(x.values(), min.data(), max.data()));
+                        x.set(at, kept);
+                    }
+                }
+}
+
+TEST_CASE("the scalar extremes are those of the values") {
+    Random random(32);
+    Block x(DType::f16, 5, 40, 2, 0);
+    x.fill([&](std::size_t, std::size_t) { return random.normal(); });
+    float min[40], max[40], magnitude[40];
+    REQUIRE(scalar().min_max_rows(x.values(), min, max));
+    REQUIRE(scalar().min_max_rows(x.values(), nullptr, magnitude));
+    for (std::size_t r = 0; r < 5; ++r) {
+        float low = x.get(r, 0), high = low;
+        for (std::size_t i = 0; i < 40; ++i) {
+            low = std::min(low, x.get(r, i));
+            high = std::max(high, x.get(r, i));
+        }
+        CHECK(min[r] == low);
+        CHECK(max[r] == high);
+        CHECK(magnitude[r] == std::max(-low, high));
+    }
+}
+
+TEST_CASE("scales of groups are rounded up, zeros down, at every f16 and beside it") {
+    // Multiples of every f16, and the numbers next to them: where rounding turns.
+    std::vector<float> min, max;
+    Random random(33);
+    const auto add = [&](float low, float high) {
+        min.push_back(std::min(low, high));
+        max.push_back(std::max(low, high));
+    };
+    for (const int levels : {1, 3, 7, 15, 31, 63, 127, 255, 240, 448, 57344}) {
+        min.clear();
+        max.clear();
+        for (std::uint32_t bits = 0; bits < 0x7C00; bits += 1 + bits % 5) {
+            const float f16 = kernels::f16_value(static_cast<std::uint16_t>(bits));
+            const float range = f16 * static_cast<float>(levels);
+            for (const float high : {range, std::nextafter(range, 0.0F), std::nextafter(range, INFINITY)}) {
+                if (!std::isfinite(high)) continue;
+                add(0, high);
+                add(-f16, high - f16);
+                add(std::nextafter(f16, INFINITY), high + f16);
+                add(std::nextafter(-f16, -INFINITY), high);
+            }
+        }
+        for (const float special : {65504.0F, 65519.0F, 65520.0F, 1e-30F, 1e-45F, 3e38F}) {
+            add(-special, special);
+            add(0, special);
+            add(-special, 0);
+            add(-0.0F, special);
+        }
+        for (int i = 0; i < 4000; ++i) {
+            const float size = std::ldexp(1.0F, i % 60 - 40);
+            add(random.normal() * size, random.normal() * (i % 3 == 0 ? size : 1));
+        }
+        const std::size_t n = min.size();
+        std::vector<std::uint16_t> scale(n), zero(n), want_scale(n), want_zero(n);
+        std::vector<float> magnitude(n);
+        for (std::size_t i = 0; i < n; ++i) magnitude[i] = std::max(std::fabs(min[i]), std::fabs(max[i]));
+        const bool fits = scalar().group_scales(min.data(), max.data(), n, levels, want_scale.data(), want_zero.data());
+        CHECK_FALSE(fits);
+        std::size_t wrong = 0;
+        for (std::size_t i = 0; i < n; ++i) {
+            const double z = kernels::f16_value(want_zero[i]), s = kernels::f16_value(want_scale[i]);
+            if (std::isinf(z) || std::isinf(s)) continue;
+            const double below =
+                want_scale[i] == 0 ? -1 : kernels::f16_value(static_cast<std::uint16_t>(want_scale[i] - 1));
+            wrong += !(z <= min[i] && s * levels >= max[i] - z && below * levels < max[i] - z);
+        }
+        CHECK(wrong == 0);
+        for (const Ops* ops : runnable_backends()) {
+            INFO(ops->name, " levels ", levels);
+            CHECK(ops->group_scales(min.data(), max.data(), n, levels, scale.data(), zero.data()) == fits);
+            CHECK(count_differing(scale, want_scale) == 0);
+            CHECK(count_differing(zero, want_zero) == 0);
+            CHECK(ops->group_scales(nullptr, magnitude.data(), n, levels, scale.data(), nullptr) ==
+                  scalar().group_scales(nullptr, magnitude.data(), n, levels, want_scale.data(), nullptr));
+            CHECK(count_differing(scale, want_scale) == 0);
+            for (const std::size_t few : {std::size_t{1}, std::size_t{17}}) {  // all fit
+                const float low[] = {-1, 0, 5, -1, 0, 5, -1, 0, 5, -1, 0, 5, -1, 0, 5, -1, 0},
+                            high[] = {1, 0, 5, 1, 0, 5, 1, 0, 5, 1, 0, 5, 1, 0, 5, 1, 0};
+                Guarded<std::uint16_t> s(few, 1), z(few, 3);
+                CHECK(ops->group_scales(low, high, few, levels, s.data(), z.data()));
+                CHECK((s.intact() && z.intact()));
+            }
+            scalar().group_scales(min.data(), max.data(), n, levels, want_scale.data(), want_zero.data());
+        }
+    }
+}
+
+TEST_CASE("codes and values of rows and columns, from and to every type") {
+    Random random(34);
+    for (const Ops* ops : runnable_backends())
+        for (const DType type : kTypes)
+            for (const std::size_t n : lengths())
+                for (const std::size_t rows : {std::size_t{1}, std::size_t{3}, std::size_t{20}}) {
+                    if (rows > 3 && n % 7 != 0) continue;
+                    INFO(ops->name, " type ", static_cast<int>(type), " n ", n, " rows ", rows);
+                    Block x(type, rows, n, 5, 1);
+                    x.fill([&](std::size_t r, std::size_t) { return value_for(random, r + 1); });
+                    const std::size_t count = std::max(rows, n), q_stride = n + 9;
+                    Guarded<float> scale(count, 3), zero(count, 1);
+                    for (std::size_t c = 0; c < count; ++c) {
+                        scale[c] = c % 9 == 4 ? 0 : std::fabs(random.normal()) / 20 + 1e-6F;
+                        if (c % 23 == 22) scale[c] = 1e-38F;  // its reciprocal is too large
+                        zero[c] = c % 2 == 0 ? 0 : random.normal();
+                    }
+                    for (const auto& [low, high] : {std::pair{-127, 127}, {0, 255}, {-7, 7}, {0, 3}})
+                        for (const bool with_zero : {true, false}) {
+                            const float* z = with_zero ? zero.data() : nullptr;
+                            const auto check = [&](auto quantize, auto want_quantize, auto dequantize,
+                                                   auto want_dequantize) {
+                                Guarded<std::uint8_t> q(rows * q_stride, 5), want_q(rows * q_stride);
+                                float error = 0.5F, want_error = 0.5F;
+                                quantize(x.values(), scale.data(), z, low, high, q.data(), q_stride, &error);
+                                want_quantize(x.values(), scale.data(), z, low, high, want_q.data(), q_stride,
+                                              &want_error);
+                                CHECK(count_differing(q, want_q) == 0);
+                                CHECK(q.intact());
+                                CHECK(error == want_error);
+                                Guarded<std::uint8_t> again(rows * q_stride, 2);
+                                quantize(x.values(), scale.data(), z, low, high, again.data(), q_stride, nullptr);
+                                CHECK(count_differing(again, want_q) == 0);
+                                for (const DType to : kTypes) {
+                                    Block y(to, rows, n, 2, 1), want(to, rows, n, 2, 1);
+                                    error = want_error = 0;
+                                    const bool fits =
+                                        dequantize(q.data(), q_stride, low < 0, scale.data(), z, y.output(), &error);
+                                    CHECK(fits == want_dequantize(q.data(), q_stride, low < 0, scale.data(), z,
+                                                                  want.output(), &want_error));
+                                    CHECK(fits);
+                                    CHECK(count_differing(y.bytes, want.bytes) == 0);
+                                    CHECK(y.bytes.intact());
+                                    CHECK(error == want_error);
+                                }
+                            };
+                            check(ops->quantize_rows, scalar().quantize_rows, ops->dequantize_rows,
+                                  scalar().dequantize_rows);
+                            check(ops->quantize_columns, scalar().quantize_columns, ops->dequantize_columns,
+                                  scalar().dequantize_columns);
+                        }
+                }
+}
+
+TEST_CASE("codes beside the middle of two integers are those of the division") {
+    Random random(35);
+    std::vector<float> scales{1.0F / 3, 1.0F / 127, 0.1F, 65504.0F, 0x1p-24F, 0x1p-130F, 1e-38F, 3e37F, 0x1p125F};
+    for (int i = 0; i < 100; ++i) scales.push_back(std::ldexp(static_cast<float>(random.uniform(1, 2)), i % 60 - 30));
+    for (const float scale : scales)
+        for (const float zero : {0.0F, -17 * scale, 1.1F})
+            for (const auto& [low, high] : {std::pair{-127, 127}, {0, 255}}) {
+                std::vector<float> x;
+                for (int code = low - 2; code <= high + 2; ++code) {
+                    const float tie = (static_cast<float>(code) + 0.5F) * scale + zero;
+                    float around = std::nextafter(std::nextafter(std::nextafter(tie, -INFINITY), -INFINITY), -INFINITY);
+                    for (int step = 0; step < 7; ++step, around = std::nextafter(around, INFINITY)) x.push_back(around);
+                }
+                if (!std::isfinite(x.front()) || !std::isfinite(x.back())) continue;
+                // As one row, and as columns that all have this scale.
+                const KvValues block{DType::f32, x.data(), 1, x.size(), x.size()};
+                const std::vector<float> scale_of_all(x.size(), scale), zero_of_all(x.size(), zero);
+                std::vector<std::uint8_t> got(x.size()), want(x.size());
+                for (std::size_t i = 0; i < x.size(); ++i) {
+                    const float code = std::nearbyint((x[i] - zero) / scale);
+                    want[i] = static_cast<std::uint8_t>(
+                        static_cast<int>(std::clamp(code, static_cast<float>(low), static_cast<float>(high))));
+                }
+                for (const Ops* ops : runnable_backends()) {
+                    INFO(ops->name, " scale ", scale, " zero ", zero);
+                    ops->quantize_rows(block, &scale, &zero, low, high, got.data(), 0, nullptr);
+                    CHECK(count_differing(got, want) == 0);
+                    ops->quantize_columns(block, scale_of_all.data(), zero_of_all.data(), low, high, got.data(), 0,
+                                          nullptr);
+                    CHECK(count_differing(got, want) == 0);
+                }
+            }
+}
+
+// Every f16 value against a range of f16 scales: what a state of f16 can hold.
+TEST_CASE("every f16 gets the code of the division") {
+    std::vector<std::uint16_t> x;
+    for (std::uint32_t bits = 0; bits < 0x10000; ++bits)
+        if ((bits & 0x7C00) != 0x7C00) x.push_back(static_cast<std::uint16_t>(bits));
+    std::vector<float> wide(x.size());
+    scalar().f16_to_f32(x.data(), wide.data(), x.size());
+    std::vector<std::uint8_t> got(x.size()), want(x.size());
+    const KvValues block{DType::f16, x.data(), 1, x.size(), x.size()};
+    for (std::uint32_t bits = 1; bits < 0x7C00; bits += 613) {
+        const float scale = kernels::f16_value(static_cast<std::uint16_t>(bits));
+        for (std::size_t i = 0; i < x.size(); ++i)
+            want[i] = static_cast<std::uint8_t>(
+                static_cast<int>(std::clamp(std::nearbyint(wide[i] / scale), -127.0F, 127.0F)));
+        for (const Ops* ops : runnable_backends()) {
+            INFO(ops->name, " scale ", scale);
+            ops->quantize_rows(block, &scale, nullptr, -127, 127, got.data(), 0, nullptr);
+            CHECK(count_differing(got, want) == 0);
+        }
+    }
+}
+
+TEST_CASE("a value that is infinite in its new type is told") {
+    const std::uint8_t q[] = {1, 2, 255, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255};
+    for (const Ops* ops : runnable_backends())
+        for (const std::size_t n : {std::size_t{3}, std::size_t{16}, std::size_t{18}}) {
+            INFO(ops->name, " n ", n);
+            const auto fits = [&](DType type, float scale) {
+                Block y(type, 1, n, 0, 0);
+                const std::vector<float> scales(n, scale);
+                const bool row = ops->dequantize_rows(q, n, false, &scale, nullptr, y.output(), nullptr);
+                CHECK(ops->dequantize_columns(q, n, false, scales.data(), nullptr, y.output(), nullptr) == row);
+                return row;
+            };
+            CHECK(fits(DType::f16, 65519.0F / 255));
+            CHECK_FALSE(fits(DType::f16, 65521.0F / 255));
+            CHECK(fits(DType::bf16, 1.33e36F));
+            CHECK_FALSE(fits(DType::bf16, 1.333e36F));
+            CHECK(fits(DType::f32, 1.333e36F));
+            CHECK_FALSE(fits(DType::f32, 1.34e36F));
+        }
+}
+
+TEST_CASE("the largest difference, and copies past the caches") {
+    Random random(36);
+    for (const Ops* ops : runnable_backends())
+        for (const std::size_t n : lengths()) {
+            INFO(ops->name, " n ", n);
+            for (const DType type : kTypes) {
+                Block x(type, 3, n, 4, 1);
+                x.fill([&](std::size_t, std::size_t) { return random.normal(); });
+                std::vector<float> y(3 * n);
+                for (std::size_t i = 0; i < y.size(); ++i) y[i] = x.get(i / n, i % n) + (i == y.size() - 1 ? 2.0F : 0);
+                float error = 0, want = 0;
+                ops->max_difference(x.values(), y.data(), &error);
+                scalar().max_difference(x.values(), y.data(), &want);
+                CHECK(error == want);
+                CHECK(std::fabs(error - 2) < 1e-5F);
+            }
+            for (const std::size_t skew : {0, 1, 33}) {
+                Guarded<std::uint8_t> from(3 * n, 5), to(3 * n, skew);
+                for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::uint8_t>(random.bits());
+                ops->copy_streaming(to.data(), from.data(), from.size());
+                CHECK(count_differing(to, from) == 0);
+                CHECK(to.intact());
+            }
+        }
+}

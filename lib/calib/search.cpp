@@ -28,7 +28,7 @@ Ladder default_ladder() {
     };
     Ladder ladder;
     ladder.k = parse({"wf3:g64", "wf3:g32", "wf4:g64", "wf4:g32", "wf5:g64", "wf5:g32", "wf6:g64", "wf6:g32", "wf8:g64",
-                      "wf8:g32", "f16"});
+                      "wf8:g32", "wf9:g32", "f16"});
     ladder.base_k = 3;
     ladder.v = parse({"had:int3:asym", "had:int3:g32:asym", "had:int4", "had:int4:asym", "had:int4:g32:asym",
                       "had:int5", "had:int5:asym", "had:int6", "had:int6:asym", "had:int8", "f16"});

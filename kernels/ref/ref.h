@@ -55,6 +55,9 @@ void scale(float* x, float factor, std::size_t n);
 
 // attention.cpp
 void attention(const AttentionArgs& args);
+void attention_span(const AttentionArgs& args, std::size_t key_begin, std::size_t key_end, float* parts,
+                    std::size_t parts_stride);
+void attention_merge(const float* parts, std::size_t n_spans, std::size_t head_dim, float* out);
 
 // kv_int8.cpp
 void quantize_i8(const float* x, float scale, std::int8_t* q, std::size_t n);

@@ -12,8 +12,6 @@ namespace {
 
 using kv::PartId;
 
-constexpr std::uint32_t query_block_tokens = 32;  // of one attention task
-
 // Gate and up of one task in tiles.
 std::uint64_t work_floats(std::size_t chunk_tokens, std::size_t ffn) {
     return ffn == 0 ? 0 : 2 * std::uint64_t{chunk_tokens} * ffn_tile_rows;
@@ -37,6 +35,9 @@ Executor::Sizes Executor::sizes_of(const model::Program& program) {
             widen(sizes.k, qkv->k.rows);
             widen(sizes.v, qkv->v.rows);
             finely(qkv->q);
+        } else if (const auto* attention = std::get_if<model::Attention>(&any)) {
+            const std::size_t dim = program.kv[attention->layer].output_dim();
+            widen(sizes.spans, attention->n_heads * max_spans_at_once * (dim + 2));
         } else if (const auto* plain = std::get_if<model::Project>(&any)) {
             multiplied(plain->weight);
         } else if (const auto* project = std::get_if<model::ProjectAdd>(&any)) {
@@ -75,8 +76,8 @@ std::uint64_t Executor::bytes_needed(const model::Program& program, std::uint32_
                          sizeof(kernels::Bf16) +
                      2 * work_floats(chunk_tokens, sizes.ffn) * sizeof(float);
     }
-    return (per_token * chunk_tokens + head + gathered) * sizeof(float) + Slots::bytes_needed(program, chunk_tokens) +
-           quantized;
+    return (per_token * chunk_tokens + sizes.spans + head + gathered) * sizeof(float) +
+           Slots::bytes_needed(program, chunk_tokens) + quantized;
 }
 
 Executor::Executor(const model::Program& program, ThreadPool& pool, std::uint32_t chunk_tokens, Communicator& group,
@@ -117,6 +118,7 @@ Executor::Executor(const model::Program& program, ThreadPool& pool, std::uint32_
         activated_.resize(kernels::tiles_size(tokens, sizes_.ffn));
         work_.resize(static_cast<std::size_t>(pool.size()) * work_floats(tokens, sizes_.ffn));
     }
+    spans_.resize(sizes_.spans);
     const std::size_t head_tokens = std::min<std::size_t>(tokens, head_block_tokens);
     head_normed_.resize(head_tokens * sizes_.hidden);
     logits_.resize(head_tokens * sizes_.vocab);
@@ -251,55 +253,6 @@ Status Executor::op(const model::Qkv& qkv, const Chunk& chunk) {
         if (!stored) errors.note(token, std::move(stored).error());
     });
     return errors.status();
-}
-
-Status Executor::op(const model::Attention& attention, const Chunk& chunk) {
-    const std::size_t blocks = blocks_.size();
-    const model::KvLayout& layout = program_.kv[attention.layer];
-    const std::size_t group = attention.n_heads / layout.n_kv_heads;
-    const Range heads = share_.heads(attention.n_heads);
-    const std::size_t first_kv_head = share_.kv_heads(attention.n_heads, layout.n_kv_heads).begin;  // of the cache
-    const float* q = at(attention.q);
-    float* out = at(attention.out);
-    if (on_queries_) {
-        const float* of_piece = q;
-        for (const Piece& piece : chunk.pieces) {
-            HETERO_CHECK(on_queries_({attention, piece.first, piece.tokens.size(), of_piece, width(attention.q)}));
-            of_piece += piece.tokens.size() * width(attention.q);
-        }
-    }
-    // Query heads of one KV head read it together, unless a rank has a part of them only, or there would be fewer tasks
-    // than threads.
-    const auto threads = static_cast<std::size_t>(pool_.size());
-    const bool whole_groups = heads.begin % group == 0 && heads.end % group == 0;
-    const bool enough = threads == 1 || blocks * heads.size() / group >= 2 * threads;
-    const std::size_t together = whole_groups && enough ? group : 1, parts = heads.size() / together;
-    pool_.parallel_for(blocks * parts, [&](std::size_t task, int) {
-        const std::size_t head = heads.begin + task % parts * together;
-        const auto& [piece, begin, end] = blocks_[task / parts];
-        const auto kv_head = static_cast<std::uint32_t>(head / group - first_kv_head);
-        kernels::AttentionArgs args;
-        args.n_heads = together;
-        args.q_head_stride = layout.query_dim();
-        args.out_head_stride = layout.output_dim();
-        args.q_stride = width(attention.q);
-        args.q = q + begin * args.q_stride + head * layout.query_dim();
-        args.k = piece->cache->view(attention.layer, PartId::k, kv_head);
-        args.v = piece->cache->view(attention.layer, PartId::v, kv_head);
-        args.out_stride = width(attention.out);
-        args.out = out + begin * args.out_stride + head * layout.output_dim();
-        args.n_queries = end - begin;
-        args.kv_tokens = positions_[end - 1] + 1;
-        args.first_position = positions_[begin];
-        args.head_dim_k = layout.query_dim();
-        args.head_dim_v = layout.output_dim();
-        args.scale = attention.scale;
-        args.window = attention.window;
-        args.softcap = attention.softcap;
-        kernels::ops().attention(args);
-    });
-    if (layout.kind == model::KvLayout::Kind::latent) return {};  // HeadProject comes next, of the same heads
-    return gather_heads(out, attention.n_heads, layout.output_dim(), width(attention.out), chunk.n_tokens);
 }
 
 Status Executor::op(const model::Project& project, const Chunk& chunk) {

@@ -70,6 +70,7 @@ private:
     };
     struct Sizes {
         std::size_t k = 0, v = 0, ffn = 0, product = 0, vocab = 0, hidden = 0;  // widest, elements per token
+        std::size_t spans = 0;                                                  // of a decode step
         std::size_t residual = 0, tiled = 0;                                    // likewise
         std::size_t quantized = 0;                                              // bytes per token
     };
@@ -110,6 +111,13 @@ private:
     Status op(const model::FfnAdd& ffn, const Chunk& chunk);
     Status op(const model::MoeAdd& moe, const Chunk& chunk);
     Status op(const model::Head& head, const Chunk& chunk);
+
+    kernels::AttentionArgs attention_args(const model::Attention& attention, std::size_t head, std::size_t n_heads,
+                                          std::size_t token);
+    [[nodiscard]] std::size_t heads_together(const model::Attention& attention, std::size_t tasks) const;
+    void attend_blocks(const model::Attention& attention);  // prefill
+    // Decode, of tokens [begin, end).
+    void attend_spans(const model::Attention& attention, std::size_t begin, std::size_t end);
 
     // Before products of one input are computed: quantizes the input, or rounds it to tiles, for those whose weights
     // are packed. `fine`: where it is quantized, its rounding error is too, and multiplied in a second product.
@@ -171,6 +179,7 @@ private:
     AlignedVector<float> gate_, up_;               // [token][ffn]
     AlignedVector<float> product_;                 // [token][row], before it is added
     std::vector<float> head_normed_, logits_;      // [head token][hidden], [head token][vocab]
+    AlignedVector<float> spans_;                   // [token][head][span][max, sum, head_dim] of a decode step
     Slots slots_;
     std::shared_ptr<const PackedWeights> packed_;  // null: precise
     std::vector<std::uint8_t> quantized_;          // activations of the products in work

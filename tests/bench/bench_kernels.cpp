@@ -216,7 +216,7 @@ void attention(benchmark::State& state, DType type) {
     }
     const auto q = ramp(queries * kDim);
     std::vector<float> out(queries * kDim);
-    const test::KvPages k_pages(type, k, kDim), v_pages(type, v, kDim);
+    const hetero::test::KvPages k_pages(type, k, kDim), v_pages(type, v, kDim);
     const AttentionArgs args{.q = q.data(),
                              .q_stride = kDim,
                              .k = k_pages.view(),
@@ -236,6 +236,76 @@ void attention(benchmark::State& state, DType type) {
         static_cast<double>(queries) * (static_cast<double>(keys - queries) + (static_cast<double>(queries) + 1) / 2);
     gflops(state, 4.0 * kDim * pairs);
     gigabytes(state, static_cast<double>(k.size() + v.size()));
+}
+
+// ---- a step of decode: three query heads on each KV head of 64, keys and values beyond the L2 cache from 8192 on
+
+struct KvFormat {
+    const char* name;
+    DType dtype;
+    KvCodes codes;
+    std::size_t k_group_tokens;  // of channels; 0: a scale for each token
+    std::size_t v_group;         // dims
+    bool zeros;
+};
+constexpr KvFormat kv_formats[] = {
+    {"f16", DType::f16, KvCodes::floats, 0, 0, false}, {"bf16", DType::bf16, KvCodes::floats, 0, 0, false},
+    {"f32", DType::f32, KvCodes::floats, 0, 0, false}, {"int8", DType::f16, KvCodes::i8, 0, 64, false},
+    {"hk8", DType::f16, KvCodes::u8, 32, 64, false},   {"int4", DType::f16, KvCodes::u4, 0, 32, true},
+    {"hk4", DType::f16, KvCodes::u4, 32, 32, true},    {"fp8_e4m3fn", DType::f16, KvCodes::e4m3fn, 0, 64, false},
+};
+
+void decode_attention(benchmark::State& state, const KvFormat& format) {
+    constexpr std::size_t kDim = 64, kKvHeads = 3, kHeads = 3, kLayers = 4, kSpan = 512;
+    const auto keys = static_cast<std::size_t>(state.range(0));
+    const bool codes = format.codes != KvCodes::floats, half = format.codes == KvCodes::u4;
+    const std::size_t row = codes ? kDim / (half ? 2 : 1) : dtype_bytes(format.dtype, kDim);
+    // As the cache of a model: a page has the tiles of all layers and heads.
+    const std::size_t metadata = codes ? 2 * 2 * 2 * kDim : 0, tile = 64 * row + 2 * metadata;
+    const std::size_t heads = kLayers * kKvHeads, page = 2 * heads * tile;
+    const std::size_t pages = (keys + 63) / 64;
+    std::vector<std::byte> memory(pages * page);
+    for (std::size_t i = 0; i < memory.size(); ++i)
+        memory[i] = static_cast<std::byte>(i * 37 % 48);  // finite in every type
+    std::vector<const std::byte*> table;
+    for (std::size_t i = 0; i < pages; ++i) table.push_back(memory.data() + i * page);
+    const auto q = ramp(kHeads * kDim);
+    std::vector<float> parts((keys / kSpan + 1) * kHeads * (kDim + 2)), out(kDim);
+    AttentionArgs args;
+    args.q = q.data();
+    args.n_queries = 1;
+    args.head_dim_k = args.head_dim_v = kDim;
+    args.scale = 0.125F;
+    args.n_heads = kHeads;
+    args.q_head_stride = kDim;
+    const auto view = [&](std::size_t index, bool is_k) {
+        KvView v;
+        v.dtype = format.dtype;
+        v.pages = table.data();
+        v.offset = index * tile;
+        v.token_stride = kDim;
+        v.codes = format.codes;
+        v.scale_offset = v.offset + 64 * row;
+        v.zero_offset = format.zeros || (is_k && format.k_group_tokens != 0) ? v.scale_offset + metadata : 0;
+        v.group_tokens = is_k ? format.k_group_tokens : 0;
+        v.group = !is_k ? format.v_group : format.k_group_tokens == 0 ? (half ? 32 : kDim) : 0;
+        return v;
+    };
+    for (auto _ : state)
+        for (std::size_t head = 0; head < heads; ++head) {
+            args.k = view(2 * head, true);
+            args.v = view(2 * head + 1, false);
+            std::size_t spans = 0;
+            for (std::size_t key = 0; key < keys; key += kSpan, ++spans)
+                ops().attention_span(args, key, std::min(key + kSpan, keys), parts.data() + spans * (kDim + 2),
+                                     (keys / kSpan + 1) * (kDim + 2));
+            for (std::size_t h = 0; h < kHeads; ++h)
+                ops().attention_merge(parts.data() + h * (keys / kSpan + 1) * (kDim + 2), spans, kDim, out.data());
+        }
+    // A scale in 2 bytes for each group, with a zero twice that.
+    const std::size_t k_scales = !codes ? 0 : format.k_group_tokens != 0 ? 2 * kDim * 2 : half ? 2 * 64 * 2 : 64;
+    const std::size_t v_scales = !codes ? 0 : 64 * (kDim / format.v_group) * (format.zeros ? 2 : 1);
+    gigabytes(state, static_cast<double>(heads * pages * (2 * 64 * row + 2 * (k_scales + v_scales))));
 }
 
 // ---- the rest, on 64 Ki values that stay in the L2 cache
@@ -324,6 +394,14 @@ void register_all() {
             ->Args({1, 32768})
             ->Args({256, 256})
             ->Args({256, 2048});
+
+    for (const KvFormat& format : kv_formats)
+        reg(std::string("decode_attention/") + format.name, [&](benchmark::State& s) { decode_attention(s, format); })
+            ->ArgName("keys")
+            ->Arg(512)
+            ->Arg(2048)
+            ->Arg(8192)
+            ->Arg(32768);
 
     reg("f32_to_f16", [](benchmark::State& s) {
         stream(s, 6, [](auto* x, auto*, auto* h, auto*) { ops().f32_to_f16(x, h, kValues); });

@@ -279,9 +279,12 @@ Status Executor::op(const model::FfnAdd& ffn, const Chunk& chunk) {
                           {&ffn.up, at(ffn.in), width(ffn.in), up_.data(), rows}};
     const Product &activated = products[0], &up = products[1];
     prepare(products, n_tokens);
-    if (activated.tiles != nullptr && up.tiles != nullptr && packed_->find(ffn.down) != nullptr && parts_.size() == 1) {
+    if (activated.tiles != nullptr && up.tiles != nullptr && packed_->find(ffn.down) != nullptr) {
         activate_tiles(ffn, products, n_tokens);
-        return multiply_add(ffn.down, ffn.norm, nullptr, rows, at(ffn.out), width(ffn.out), n_tokens);
+        const bool alone = parts_.size() == 1;
+        if (!alone) HETERO_CHECK(gather_rows(gate_.data(), rows, rows, n_tokens));
+        return multiply_add(ffn.down, ffn.norm, alone ? nullptr : gate_.data(), rows, at(ffn.out), width(ffn.out),
+                            n_tokens);
     }
     pool_.parallel_for((own.size() + block - 1) / block, [&](std::size_t task, int) {
         const std::size_t begin = own.begin + task * block, end = std::min(begin + block, own.end);

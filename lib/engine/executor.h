@@ -152,7 +152,7 @@ private:
     Status gather_heads(float* y, std::size_t n_heads, std::size_t dim, std::size_t stride, std::size_t n_tokens);
     Status gather(float* y, std::size_t stride, std::size_t n_tokens);  // of parts_
     [[nodiscard]] std::size_t rows_per_task(std::size_t rows) const;
-    // The activations of an FFN whose weights are packed, straight to activated_.
+    // The activations of an FFN whose weights are packed: straight to activated_, and of a rank of several to gate_.
     void activate_tiles(const model::FfnAdd& ffn, std::span<const Product> products, std::size_t n_tokens);
 
     const model::Program& program_;

@@ -69,24 +69,35 @@ void Executor::prepare(std::span<Product> products, std::size_t n_tokens, bool f
 }
 
 void Executor::activate_tiles(const model::FfnAdd& ffn, std::span<const Product> products, std::size_t n_tokens) {
-    const std::size_t rows = ffn.up.rows;
-    const bool gated = ffn.gate.rows != 0;
-    pool_.parallel_for((rows + ffn_tile_rows - 1) / ffn_tile_rows, [&](std::size_t task, int worker) {
-        const std::size_t begin = task * ffn_tile_rows, end = std::min(begin + ffn_tile_rows, rows);
-        const std::size_t stride = ffn_tile_rows, size = chunk_tokens_ * stride;
+    const Range own = share_.rows(ffn.up.rows);
+    const bool gated = ffn.gate.rows != 0, alone = parts_.size() == 1;
+    constexpr std::size_t stride = ffn_tile_rows;
+    pool_.parallel_for((own.size() + stride - 1) / stride, [&](std::size_t task, int worker) {
+        const std::size_t first = task * stride, begin = own.begin + first, end = std::min(begin + stride, own.end);
+        const std::size_t size = chunk_tokens_ * stride, n_rows = end - begin;
         float* gate = work_.data() + static_cast<std::size_t>(worker) * 2 * size;
         float* up = gate + size;
         multiply(products[0], begin, end, n_tokens, gate, stride);
         if (gated) multiply(products[1], begin, end, n_tokens, up, stride);
-        const kernels::TileColumns out{activated_.data(), rows, begin, end - begin};
+        const kernels::TileColumns out{activated_.data(), own.size(), first, n_rows};
         if (gated && ffn.activation == model::Activation::silu) {
             tiling_->silu_mul(gate, up, stride, n_tokens, out);
-            return;
+        } else {
+            for (std::size_t token = 0; token < n_tokens; ++token) {
+                activate(ffn.activation, gate + token * stride, gated ? up + token * stride : nullptr, n_rows);
+            }
+            tiling_->round(gate, stride, n_tokens, out);
         }
-        for (std::size_t token = 0; token < n_tokens; ++token) {
-            activate(ffn.activation, gate + token * stride, gated ? up + token * stride : nullptr, end - begin);
+        for (std::size_t token = 0; token < n_tokens && !alone; ++token) {  // as the ranks gather it
+            constexpr std::size_t tile = kernels::tile_cols;
+            for (std::size_t col = first; col < first + n_rows; col += tile) {
+                const std::size_t at =
+                    kernels::tiles_size(token / kernels::tile_tokens * kernels::tile_tokens, own.size()) +
+                    (col * kernels::tile_tokens) + token % kernels::tile_tokens * tile;
+                kernels::ops().bf16_to_f32(activated_.data() + at, gate_.data() + token * ffn.up.rows + own.begin + col,
+                                           std::min(tile, first + n_rows - col));
+            }
         }
-        tiling_->round(gate, stride, n_tokens, out);
     });
 }
 

@@ -216,7 +216,7 @@ void attention(benchmark::State& state, DType type) {
     }
     const auto q = ramp(queries * kDim);
     std::vector<float> out(queries * kDim);
-    const test::KvPages k_pages(type, k, kDim), v_pages(type, v, kDim);
+    const hetero::test::KvPages k_pages(type, k, kDim), v_pages(type, v, kDim);
     const AttentionArgs args{.q = q.data(),
                              .q_stride = kDim,
                              .k = k_pages.view(),

@@ -125,7 +125,8 @@ template <class P>
 void gemm_tiles(const Byte* packed, std::size_t row_begin, std::size_t row_end, std::size_t blocks,
                 const Byte* activations, std::size_t in_tiles, bool add, float* y, std::size_t y_stride, Byte* panels) {
     const std::size_t panel_bytes = blocks * kPanelBlock;
-    const std::size_t at_once = panel_bytes > kPanelsBytes ? 1 : kPanelsBytes / panel_bytes;
+    // A single tile meets each panel once, while it is still in the L1 cache.
+    const std::size_t at_once = panel_bytes > kPanelsBytes || in_tiles == kTileTokens ? 1 : kPanelsBytes / panel_bytes;
     const std::size_t last_group = (row_end - 1) / packed_rows;
     for (std::size_t first = row_begin / packed_rows; first <= last_group; first += at_once) {
         const std::size_t end = last_group + 1 - first < at_once ? last_group + 1 : first + at_once;

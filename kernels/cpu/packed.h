@@ -93,7 +93,10 @@ constexpr int kTileTokensMax = kParts == 1 ? 8 : 4;                             
 // Codes are lowered by `Less`.
 template <class P, int Less>
 void unpack_group(const Byte* block, std::size_t blocks, Byte* panel) {
-    for (std::size_t b = 0; b < blocks; ++b, block += P::kBlockBytes, panel += kPanelBlock)
+    for (std::size_t b = 0; b < blocks; ++b, block += P::kBlockBytes, panel += kPanelBlock) {
+        const auto ahead = reinterpret_cast<std::uintptr_t>(block) + kAhead;  // may lie past the end; never read
+        for (std::size_t i = 0; i < P::kBlockBytes; i += 64)
+            __builtin_prefetch(reinterpret_cast<const void*>(ahead + i));
         for (int part = 0; part < kParts; ++part) {
             const std::size_t offset = static_cast<std::size_t>(part) * kWordBytes;
 #pragma GCC unroll 8
@@ -106,6 +109,7 @@ void unpack_group(const Byte* block, std::size_t blocks, Byte* panel) {
             part_store(reinterpret_cast<float*>(panel + 512 + offset), part_f16(scales));
             if constexpr (P::kMin) part_store(reinterpret_cast<float*>(panel + 576 + offset), part_f16(scales + 32));
         }
+    }
 }
 
 // Tokens [first, first + N) of a tile.

@@ -61,37 +61,69 @@ Executor::Sizes Executor::sizes_of(const model::Program& program) {
     return sizes;
 }
 
-std::uint64_t Executor::bytes_needed(const model::Program& program, std::uint32_t chunk_tokens,
-                                     const Communicator& group, Precision precision) {
+std::vector<Value> Executor::values_of(const model::Program& program, std::size_t chunk_tokens, Precision precision) {
     const Sizes sizes = sizes_of(program);
-    std::uint64_t per_token = sizes.k + sizes.v + 2 * sizes.ffn + sizes.product;
-    for (const model::RegisterInfo& info : program.registers) per_token += info.width;
-    for (const model::RopeConfig& rope : program.ropes) per_token += rope.rotary_dim;
-    const std::uint64_t head = std::min<std::uint64_t>(chunk_tokens, head_block_tokens) * (sizes.vocab + sizes.hidden);
-    const std::uint64_t gathered = group.size() == 1 ? 0 : 2 * std::max(gather_floats, sizes.vocab);  // sent, and all
-    std::uint64_t quantized =
-        precision == Precision::fast ? (sizes.quantized + sizes.residual * sizeof(float)) * chunk_tokens : 0;
-    if (precision == Precision::fast && kernels::tile_ops() != nullptr) {
-        quantized += (kernels::tiles_size(chunk_tokens, sizes.tiled) + kernels::tiles_size(chunk_tokens, sizes.ffn)) *
-                         sizeof(kernels::Bf16) +
-                     2 * work_floats(chunk_tokens, sizes.ffn) * sizeof(float);
+    std::vector<Value> values(program.registers.size() + count_);
+    const std::vector<std::vector<Range>> lives = lives_of(program);
+    for (std::size_t i = 0; i < lives.size(); ++i) {
+        values[i] = {chunk_tokens * program.registers[i].width * sizeof(float), lives[i]};
     }
-    return (per_token * chunk_tokens + sizes.spans + head + gathered) * sizeof(float) +
-           Slots::bytes_needed(program, chunk_tokens) + quantized;
+    const auto scratch = [&](Scratch which) -> Value& { return values[program.registers.size() + which]; };
+    const std::size_t head_tokens = std::min(chunk_tokens, head_block_tokens);
+    scratch(k).bytes = chunk_tokens * sizes.k * sizeof(float);
+    scratch(v).bytes = chunk_tokens * sizes.v * sizeof(float);
+    scratch(gate).bytes = scratch(up).bytes = chunk_tokens * sizes.ffn * sizeof(float);
+    scratch(product).bytes = chunk_tokens * sizes.product * sizeof(float);
+    scratch(head_normed).bytes = head_tokens * sizes.hidden * sizeof(float);
+    scratch(spans).bytes = sizes.spans * sizeof(float);
+    scratch(logits).bytes = head_tokens * sizes.vocab * sizeof(float);
+    if (precision == Precision::fast) {
+        scratch(quantized).bytes = chunk_tokens * sizes.quantized;
+        scratch(residual).bytes = chunk_tokens * sizes.residual * sizeof(float);
+    }
+    for (std::size_t i = 0; i < program.ops.size(); ++i) {
+        const auto in_op = [&](std::initializer_list<Scratch> used) {
+            for (const Scratch which : used) scratch(which).lives.push_back({i, i + 1});
+        };
+        const model::Op& op = program.ops[i];
+        if (std::holds_alternative<model::Qkv>(op)) in_op({k, v, quantized, residual});
+        if (std::holds_alternative<model::Attention>(op)) in_op({spans});
+        if (std::holds_alternative<model::Project>(op)) in_op({quantized});
+        if (std::holds_alternative<model::ProjectAdd>(op)) in_op({product, quantized});
+        if (std::holds_alternative<model::FfnAdd>(op)) in_op({gate, up, product, quantized});
+        if (std::holds_alternative<model::MoeAdd>(op)) in_op({quantized});
+        if (std::holds_alternative<model::Head>(op)) in_op({head_normed, logits, quantized, residual});
+    }
+    return values;
+}
+
+std::uint64_t Executor::bytes_needed(const model::Program& program, std::uint32_t chunk_tokens,
+                                     const Communicator& group, Precision precision, Exec exec) {
+    const Sizes sizes = sizes_of(program);
+    std::uint64_t ropes = 0;
+    for (const model::RopeConfig& rope : program.ropes) ropes += std::uint64_t{rope.rotary_dim} * chunk_tokens;
+    const std::uint64_t gathered = group.size() == 1 ? 0 : 2 * std::max(gather_floats, sizes.vocab);  // sent, and all
+    std::uint64_t tiled = 0;
+    if (precision == Precision::fast && kernels::tile_ops() != nullptr) {
+        tiled = (kernels::tiles_size(chunk_tokens, sizes.tiled) + kernels::tiles_size(chunk_tokens, sizes.ffn)) *
+                    sizeof(kernels::Bf16) +
+                2 * work_floats(chunk_tokens, sizes.ffn) * sizeof(float);
+    }
+    return arrange(values_of(program, chunk_tokens, precision), exec).bytes + (ropes + gathered) * sizeof(float) +
+           Slots::bytes_needed(program, chunk_tokens) + tiled;
 }
 
 Executor::Executor(const model::Program& program, ThreadPool& pool, std::uint32_t chunk_tokens, Communicator& group,
-                   std::shared_ptr<const PackedWeights> packed)
+                   std::shared_ptr<const PackedWeights> packed, Exec exec)
     : program_(program),
       pool_(pool),
       group_(group),
       share_(group),
       sizes_(sizes_of(program)),
       chunk_tokens_(chunk_tokens),
+      exec_(exec),
       slots_(program, chunk_tokens),
       packed_(std::move(packed)),
-      quantized_(packed_ != nullptr ? sizes_.quantized * chunk_tokens : 0),
-      residual_(packed_ != nullptr ? sizes_.residual * chunk_tokens : 0),
       tile_ops_(packed_ != nullptr ? kernels::tile_ops() : nullptr),
       parts_(static_cast<std::size_t>(group.size())),
       part_bytes_(parts_.size()),
@@ -102,26 +134,40 @@ Executor::Executor(const model::Program& program, ThreadPool& pool, std::uint32_
     caches_.reserve(tokens);
     blocks_.reserve(tokens);
     wanted_.reserve(tokens);
-    for (const model::RegisterInfo& info : program.registers) registers_.emplace_back(tokens * info.width);
     for (const model::RopeConfig& rope : program.ropes) {
         const std::size_t pairs = rope.rotary_dim / 2;
         ropes_.push_back({model::inverse_frequencies(rope), rope.attention_factor, std::vector<float>(tokens * pairs),
                           std::vector<float>(tokens * pairs)});
     }
-    k_.resize(tokens * sizes_.k);
-    v_.resize(tokens * sizes_.v);
-    gate_.resize(tokens * sizes_.ffn);
-    up_.resize(tokens * sizes_.ffn);
-    product_.resize(tokens * sizes_.product);
+    const std::vector<Value> values =
+        values_of(program, tokens, packed_ != nullptr ? Precision::fast : Precision::precise);
+    const Arena arena = arrange(values, exec);
+    const std::size_t bytes = std::max<std::size_t>(arena.bytes, 64);
+    arena_ = {AlignedAllocator<std::byte>().allocate(bytes), FreeArena{bytes}};
+    const std::size_t n_registers = program.registers.size();
+    for (std::size_t i = 0; i < n_registers; ++i) {
+        registers_.push_back(reinterpret_cast<float*>(arena_.get() + arena.offsets[i]));
+    }
+    const auto floats = [&](Scratch which) {
+        return std::span(reinterpret_cast<float*>(arena_.get() + arena.offsets[n_registers + which]),
+                         values[n_registers + which].bytes / sizeof(float));
+    };
+    k_ = floats(k);
+    v_ = floats(v);
+    gate_ = floats(gate);
+    up_ = floats(up);
+    product_ = floats(product);
+    head_normed_ = floats(head_normed);
+    logits_ = floats(logits);
+    residual_ = floats(residual);
+    spans_ = floats(spans);
+    quantized_ = {reinterpret_cast<std::uint8_t*>(arena_.get() + arena.offsets[n_registers + quantized]),
+                  values[n_registers + quantized].bytes};
     if (tile_ops_ != nullptr) {
         tiles_.resize(kernels::tiles_size(tokens, sizes_.tiled));
         activated_.resize(kernels::tiles_size(tokens, sizes_.ffn));
         work_.resize(static_cast<std::size_t>(pool.size()) * work_floats(tokens, sizes_.ffn));
     }
-    spans_.resize(sizes_.spans);
-    const std::size_t head_tokens = std::min<std::size_t>(tokens, head_block_tokens);
-    head_normed_.resize(head_tokens * sizes_.hidden);
-    logits_.resize(head_tokens * sizes_.vocab);
 }
 
 // Makes room for the tokens, and lists what belongs to each.
@@ -170,6 +216,23 @@ Status Executor::run(std::span<const Piece> pieces, Phase phase, Rows rows, cons
     for (const model::Op& any : program_.ops) {
         HETERO_CHECK(std::visit([&](const auto& one) { return op(one, chunk); }, any));
         if (!std::holds_alternative<model::Normalize>(any)) rounded_ = nullptr;
+        if (exec_ == Exec::eager && group_.size() == 1) HETERO_CHECK(look_at(any));
+    }
+    return {};
+}
+
+// What an op has written must be finite.
+Status Executor::look_at(const model::Op& op) const {
+    const std::optional<model::Register> out = written_by(op);
+    if (!out) return {};
+    const std::size_t columns = width(*out);
+    for (std::size_t token = 0; token < positions_.size(); ++token) {
+        const float* row = registers_[*out] + token * columns;
+        for (std::size_t i = 0; i < columns; ++i) {
+            if (std::isfinite(row[i])) continue;
+            return fail(Errc::bad_input, "op {}, {}: {}[{}] at position {} is {}", &op - program_.ops.data(),
+                        op_name(op), program_.registers[*out].name, i, positions_[token], row[i]);
+        }
     }
     return {};
 }
@@ -178,7 +241,7 @@ Status Executor::run(std::span<const Piece> pieces, Phase phase, Rows rows, cons
 void Executor::fill_rope(std::size_t n_tokens) {
     for (RopeTable& table : ropes_) {
         const std::size_t pairs = table.frequencies.size();
-        pool_.parallel_for(n_tokens, [&](std::size_t token, int) {
+        for_tokens(n_tokens, 16 * pairs, [&](std::size_t token, int) {
             for (std::size_t pair = 0; pair < pairs; ++pair) {
                 const double angle = static_cast<double>(positions_[token]) * table.frequencies[pair];
                 table.cos[token * pairs + pair] = static_cast<float>(std::cos(angle) * table.factor);
@@ -191,7 +254,7 @@ void Executor::fill_rope(std::size_t n_tokens) {
 Status Executor::op(const model::Embed& embed, const Chunk& chunk) {
     const model::Matrix& table = embed.table;
     float* out = at(embed.out);
-    pool_.parallel_for(chunk.n_tokens, [&](std::size_t token, int) {
+    for_tokens(chunk.n_tokens, table.cols, [&](std::size_t token, int) {
         const auto id = static_cast<std::size_t>(ids_[token]);
         float* row = out + token * table.cols;
         kernels::ops().dequantize(table.dtype, table.data + id * table.row_bytes, row, table.cols);
@@ -206,8 +269,8 @@ Status Executor::op(const model::Normalize& one, const Chunk& chunk) {
     const float* in = at(one.in);
     float* out = at(one.out);
     if (tiling_ == nullptr) {
-        pool_.parallel_for(chunk.n_tokens,
-                           [&](std::size_t token, int) { normalize(one.norm, in + token * n, out + token * n, n); });
+        for_tokens(chunk.n_tokens, n,
+                   [&](std::size_t token, int) { normalize(one.norm, in + token * n, out + token * n, n); });
         return {};
     }
     // Products read it next: it is rounded for them while it is near.
@@ -239,7 +302,7 @@ Status Executor::op(const model::Qkv& qkv, const Chunk& chunk) {
     const kernels::RopeTable table{rope.cos.data(), rope.sin.data(), rope.frequencies.size()};
     const kernels::RopePairing pairing = program_.ropes[qkv.rope].pairing;
     FirstError errors;
-    pool_.parallel_for(n_tokens, [&](std::size_t token, int) {
+    for_tokens(n_tokens, q_width + k_width + v_width, [&](std::size_t token, int) {
         const kernels::Ops& ops = kernels::ops();
         float* q_row = q + token * q_width + heads.begin * dim_k;
         float* k_row = k_.data() + token * k_width + kv_heads.begin * dim_k;
@@ -306,7 +369,7 @@ Status Executor::op(const model::Head& head, const Chunk& chunk) {
     for (std::size_t begin = 0; begin < n_wanted; begin += head_block_tokens) {
         const std::size_t count = std::min(head_block_tokens, n_wanted - begin);
         const float* in = at(head.in);
-        pool_.parallel_for(count, [&](std::size_t token, int) {
+        for_tokens(count, hidden, [&](std::size_t token, int) {
             normalize(head.norm, in + wanted_[begin + token] * hidden, head_normed_.data() + token * hidden, hidden);
         });
         Product product{&head.weight, head_normed_.data(), hidden, logits_.data(), vocab, own};

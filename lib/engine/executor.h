@@ -1,4 +1,5 @@
-// Runs a program eagerly, op by op, over a chunk of tokens. All memory is taken when it is made.
+// Runs a program over chunks of tokens, op by op. All memory is taken when it is made, and nothing but an error takes
+// more; where the values lie is planned (plan.h).
 // Rows, heads and tokens are divided among the threads of a pool, rows and heads among the ranks of a group before
 // that; the result does not depend on how.
 #pragma once
@@ -10,11 +11,13 @@
 #include <vector>
 
 #include "base/communicator.h"
+#include "base/function_ref.h"
 #include "base/result.h"
 #include "base/threads.h"
 #include "engine/aligned.h"
 #include "engine/kv_cache.h"
 #include "engine/linear.h"
+#include "engine/plan.h"
 #include "engine/queries.h"
 #include "engine/share.h"
 #include "engine/slots.h"
@@ -37,11 +40,11 @@ public:
     // `program`, `pool` and `group` must outlive the executor. Chunks have at most `chunk_tokens` tokens. `packed` is
     // null for products that are Precision::precise.
     Executor(const model::Program& program, ThreadPool& pool, std::uint32_t chunk_tokens, Communicator& group,
-             std::shared_ptr<const PackedWeights> packed = nullptr);
+             std::shared_ptr<const PackedWeights> packed = nullptr, Exec exec = Exec::graph);
     // What the constructor takes, without the KV cache and the packed weights.
     [[nodiscard]] static std::uint64_t bytes_needed(const model::Program& program, std::uint32_t chunk_tokens,
                                                     const Communicator& group,
-                                                    Precision precision = Precision::precise);
+                                                    Precision precision = Precision::precise, Exec exec = Exec::graph);
 
     // Some tokens of one sequence, at positions [first, first + tokens.size()).
     struct Piece {
@@ -54,7 +57,7 @@ public:
     // valid until the next call. Token ids must be valid. All ranks of the group call it with the same arguments and
     // get the same logits; the caches are of this rank's heads.
     // Errors: those of KvCache::prepare, of KvCache::store (the smallest place is named), of the group, and what
-    // on_logits returns.
+    // on_logits returns; with Exec::eager, a value that is not finite, named by op, register and position.
     static constexpr std::size_t head_block_tokens = 32;  // logits computed together: bounds the [tokens][vocab] buffer
     Status run(std::span<const Piece> pieces, Phase phase, Rows rows, const LogitsFn& on_logits);
     // Called before each attention op; an error ends run(). Empty: no more.
@@ -94,7 +97,19 @@ private:
     };
 
     static Sizes sizes_of(const model::Program& program);
-    [[nodiscard]] float* at(model::Register index) { return registers_[index].data(); }
+    // The buffers that are planned: the program's registers, then these.
+    enum Scratch : std::uint8_t { k, v, gate, up, product, head_normed, logits, quantized, residual, spans, count_ };
+    static std::vector<Value> values_of(const model::Program& program, std::size_t chunk_tokens, Precision precision);
+    [[nodiscard]] float* at(model::Register index) { return registers_[index]; }
+    [[nodiscard]] Status look_at(const model::Op& op) const;
+    // body(token, worker) for each token; the caller alone does what takes less time than a meeting of the threads.
+    // `width`: about how many elements a token has.
+    template <class Body>
+    void for_tokens(std::size_t n_tokens, std::size_t width, const Body& body) {
+        constexpr std::size_t alone = 12288;  // some 2 us
+        if (n_tokens * width > alone) return pool_.parallel_for(n_tokens, body);
+        for (std::size_t token = 0; token < n_tokens; ++token) body(token, 0);
+    }
     [[nodiscard]] std::size_t width(model::Register index) const { return program_.registers[index].width; }
     Status place(std::span<const Piece> pieces, std::size_t n_tokens, Rows rows);
     void fill_rope(std::size_t n_tokens);
@@ -142,7 +157,7 @@ private:
                         std::size_t x_head, float* y, std::size_t y_stride, std::size_t y_head, std::size_t n_tokens);
     // Divides the rows of a matrix of every expert that has slots among the threads: body(expert, begin, end).
     void for_expert_rows(Range rows,
-                         const std::function<void(std::uint32_t expert, std::size_t begin, std::size_t end)>& body);
+                         FunctionRef<void(std::uint32_t expert, std::size_t begin, std::size_t end)> body);
     // The input of the experts' products, x [slot][cols], quantized expert by expert; and an expert's product of it.
     void quantize_slots(std::size_t cols, const float* x);
     [[nodiscard]] Product expert_product(const model::Matrix& weight, std::size_t first_slot, const float* x,
@@ -173,17 +188,26 @@ private:
     };
     std::vector<QueryBlock> blocks_;
     std::vector<std::uint32_t> wanted_;            // tokens that get logits
-    std::vector<AlignedVector<float>> registers_;  // [register][token][width]
-    std::vector<RopeTable> ropes_;                 // [rope]
-    AlignedVector<float> k_, v_;                   // [token][kv_head][head_dim] of the layer in work
-    AlignedVector<float> gate_, up_;               // [token][ffn]
-    AlignedVector<float> product_;                 // [token][row], before it is added
-    std::vector<float> head_normed_, logits_;      // [head token][hidden], [head token][vocab]
-    AlignedVector<float> spans_;                   // [token][head][span][max, sum, head_dim] of a decode step
+    Exec exec_;
+    struct FreeArena {
+        std::size_t bytes = 0;
+        void operator()(std::byte* memory) const noexcept {
+            AlignedAllocator<std::byte>().deallocate(memory, bytes);
+        }
+    };
+    std::unique_ptr<std::byte, FreeArena> arena_;
+    // In the arena:
+    std::vector<float*> registers_;             // [register][token][width]
+    std::span<float> k_, v_;                    // [token][kv_head][head_dim] of the layer in work
+    std::span<float> gate_, up_;                // [token][ffn]
+    std::span<float> product_;                  // [token][row], before it is added
+    std::span<float> head_normed_, logits_;     // [head token][hidden], [head token][vocab]
+    std::span<std::uint8_t> quantized_;         // activations of the products in work
+    std::span<float> residual_;                 // [token][col], of fine products
+    std::span<float> spans_;                    // [token][head][span][max, sum, head_dim] of a decode step
+    std::vector<RopeTable> ropes_;              // [rope]
     Slots slots_;
     std::shared_ptr<const PackedWeights> packed_;  // null: precise
-    std::vector<std::uint8_t> quantized_;          // activations of the products in work
-    std::vector<float> residual_;                  // [token][col], of fine products
     // Prefill in bf16 (kernels/api/tiles.h), where this backend has it and the weights are packed.
     const kernels::TileOps* tile_ops_;          // null: no
     const kernels::TileOps* tiling_ = nullptr;  // of the chunk in work

@@ -8,7 +8,7 @@
 
 namespace hetero::engine {
 
-void Executor::for_expert_rows(Range rows, const std::function<void(std::uint32_t, std::size_t, std::size_t)>& body) {
+void Executor::for_expert_rows(Range rows, FunctionRef<void(std::uint32_t, std::size_t, std::size_t)> body) {
     const std::span<const std::uint32_t> active = slots_.active();
     if (rows.size() == 0) return;
     const std::size_t block = std::min(rows.size(), rows_per_task(rows.size() * active.size()));

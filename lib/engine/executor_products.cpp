@@ -202,7 +202,7 @@ Status Executor::multiply_add(const model::Matrix& weight, const std::optional<m
     if (norm) {  // needs whole rows of the product
         multiply_all({&product, 1}, n_tokens);
         HETERO_CHECK(gather_rows(product_.data(), rows, rows, n_tokens));
-        pool_.parallel_for(n_tokens, [&](std::size_t token, int) {
+        for_tokens(n_tokens, 2 * rows, [&](std::size_t token, int) {
             float* values = product_.data() + token * rows;
             normalize(*norm, values, values, rows);
             kernels::ops().add(values, y + token * y_stride, rows);

@@ -95,7 +95,7 @@ struct Session::Core {
           kv(std::move(kv_)),
           packed(options.precision == Precision::fast ? PackedWeights::of(model, pool, Share(group), options.warm)
                                                       : nullptr),
-          executor(model->program, pool, most_tokens(chunk_tokens_, options), group, packed),
+          executor(model->program, pool, most_tokens(chunk_tokens_, options), group, packed, options.exec),
           chunk_tokens(chunk_tokens_) {
         pieces.reserve(options.sequences);
     }
@@ -161,7 +161,7 @@ Result<std::unique_ptr<Session>> Session::create(std::shared_ptr<const model::Mo
     const std::uint64_t pages = KvPool::pages_for(capacity_tokens) * options.sequences;  // below 2^64 / 64 * 2^16
     const std::uint64_t kv_bytes = KvPool::bytes_needed(program.kv, options.kv_dtype, pages, heads);
     std::uint64_t work_bytes =
-        Executor::bytes_needed(program, Core::most_tokens(chunk, options), group, options.precision);
+        Executor::bytes_needed(program, Core::most_tokens(chunk, options), group, options.precision, options.exec);
     const bool fast = options.precision == Precision::fast;
     if (fast && !PackedWeights::kept(*model, Share(group))) {
         work_bytes += PackedWeights::bytes_needed(program, Share(group));

@@ -10,6 +10,7 @@
 #include "base/hash.h"
 #include "base/result.h"
 #include "engine/linear.h"
+#include "engine/plan.h"
 #include "engine/queries.h"
 #include "kv/state.h"
 #include "model/model.h"
@@ -27,6 +28,7 @@ struct Options {
     Communicator* group = nullptr;             // null: this process alone
     Precision precision = Precision::precise;  // of products with the weights
     WarmFolder warm = {};                      // of Precision::fast
+    Exec exec = Exec::graph;                   // how the ops are run; the bits are the same
     std::uint32_t sequences = 1;               // memory for so many: a session and its forks
 };
 

@@ -126,3 +126,34 @@ texts() {
   touch plan.toml
   refuses 3 'plan.toml' calibrate --bits 8 -o plan.toml
 }
+
+# The scripts over the tools, with a Slurm that runs the tasks one after the other.
+@test "calibrate.sh and the Slurm array give the same plan" {
+  texts
+  scripts=$BATS_TEST_DIRNAME/../../scripts/calibrate
+  export HETERO_STEPS=20 HETERO_PROMPT_TOKENS=50 HETERO_SEARCH_STEPS=10 HETERO_CALIBRATE_FORMATS=int8 \
+    HETERO_K_OPTIONS=int3:channel:g32:asym,wf4,int8:channel:g32:asym HETERO_V_OPTIONS=had:int3,had:int4,int8,f16
+  "$scripts/calibrate.sh" "$tiny" 8 alone @a.ids @b.ids @c.ids >/dev/null 2>&1
+  cat >sbatch <<'STUB'
+#!/usr/bin/env bash
+last=0 array=
+while [[ $1 == --* ]]; do
+  case $1 in
+    --parsable) shift ;;
+    --array) last=${2#0-} array=1; shift 2 ;;
+    *) shift 2 ;;
+  esac
+done
+for ((i = 0; i <= last; ++i)); do
+  if [ -n "$array" ]; then SLURM_ARRAY_TASK_ID=$i "$@" >>log 2>&1; else "$@" >>log 2>&1; fi
+done
+echo 42
+STUB
+  chmod +x sbatch
+  run --separate-stderr env SBATCH=./sbatch "$scripts/slurm-array.sh" 3 "$tiny" 8 shared @a.ids @b.ids @c.ids
+  [ "$status" -eq 0 ] || { cat log; return 1; }
+  cmp alone/plan.toml shared/plan.toml
+  cmp alone/table.csv shared/table.csv
+  [ "$(ls shared/work/journal-?-of-3.txt | wc -l)" -eq 3 ]
+  refuses 2 'TASKS' "$scripts/slurm-array.sh" many "$tiny" 8 shared
+}

@@ -5,8 +5,8 @@
 #   OUT_DIR  gets plan.toml, table.md, table.csv, curve.svg, and work/, from which a run that was stopped goes on
 #   TEXT     files of text, or @FILE of token ids: the first two thirds are calibrated on, the rest is held out.
 #            Without any: the id lists of testdata/calibration, which are for models with SmolLM2's tokenizer.
-# Environment: HETERO_BIN (directory of the tools), HETERO_CALIBRATE_SLICE (I/N: measure only that part, see
-# slurm-array.sh), and what kv-calibrate takes as settings (HETERO_STEPS, ...).
+# Environment: HETERO_BIN (directory of the tools), HETERO_CALIBRATE_FORMATS (formats beside the plan in the table),
+# HETERO_CALIBRATE_SLICE (I/N: measure only that part, see slurm-array.sh), and what kv-calibrate takes as settings (HETERO_STEPS, ...).
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 
@@ -18,7 +18,8 @@ model=$1 bits=$2 out=$3
 shift 3
 bin=${HETERO_BIN:-$root/build/release/bin}
 lists=$root/testdata/calibration
-formats=int8-accurate,int8-fast,int6-accurate,int4-accurate,int4-small,compat:q8_0,compat:q4_0
+usual=int8-accurate,int8-fast,int6-accurate,int4-accurate,int4-small,compat:q8_0,compat:q4_0
+formats=${HETERO_CALIBRATE_FORMATS:-$usual}
 
 texts=() held_out=()
 if [ $# -eq 0 ]; then

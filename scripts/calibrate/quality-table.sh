@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # What the formats of KV do to SmolLM2's predictions, beside other programs' formats, and whether they keep their gates.
 # usage: scripts/calibrate/quality-table.sh MODEL OUT_DIR
-#   OUT_DIR  gets table.csv (four texts), auto.csv (plans of 5.1 and 5.6 bits, chosen on other texts), hard.csv (eight
-#            harder prompts), plan-5.1.toml, plan-5.6.toml, and work/, from which a run that was stopped goes on
+#   OUT_DIR  gets table.csv (four texts), hard.csv (eight harder prompts), auto-5.1.csv and auto-5.6.csv (plans of so many
+#            bits, chosen on other texts), the plans, and work/, from which a run that was stopped goes on
 # Exit status: 0, or 1 where a gate is not kept. Gates are ratios within the run; what else was aimed at is only shown.
 # Environment: HETERO_BIN (directory of the tools).
 set -euo pipefail
@@ -41,7 +41,7 @@ calibrate "${hard[@]}" --prompt-tokens 1024 --steps 64 --search-steps 64 \
 for bits in 5.1 5.6; do
   echo "== auto, at most $bits bits: chosen on four texts, held out the four above =="
   calibrate "${tune[@]}" "${four_held[@]}" --formats int4-accurate --bits "$bits" -o "$out/plan-$bits.toml" \
-    --csv "$out/auto-$bits.csv" --svg "$out/auto.svg"
+    --csv "$out/auto-$bits.csv" --svg "$out/auto-$bits.svg"
 done
 
 # figure FILE FORMAT COLUMN: of the table with this header

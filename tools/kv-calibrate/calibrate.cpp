@@ -229,9 +229,10 @@ private:
             values += bench_->part_values(part / 2, part % 2 == 0 ? kv::PartId::k : kv::PartId::v);
         }
         const double bits_of = 8.0 / static_cast<double>(values);
+        const double last = options_.bits ? 9 : 16;  // above, there is little to choose
         std::vector<double> budgets;
         const double first = std::ceil(static_cast<double>(least) * bits_of / bits_step) * bits_step;
-        for (double bits = first; bits <= std::min(9.0, static_cast<double>(most) * bits_of); bits += bits_step) {
+        for (double bits = first; bits <= std::min(last, static_cast<double>(most) * bits_of); bits += bits_step) {
             budgets.push_back(bits);
         }
         if (options_.bits) {

@@ -77,6 +77,9 @@ Result<std::vector<calib::Text>> read_texts(const CalibrateOptions& options, con
             }
             HETERO_TRY(const std::string content, read_text(file));
             text.tokens = loaded.tokenizer->encode(content, SpecialText::plain);
+            if (const auto bos = loaded.tokenizer->bos(); bos && loaded.tokenizer->adds_bos()) {
+                text.tokens.insert(text.tokens.begin(), *bos);
+            }
         }
         if (auto status = check_vocabulary(text.tokens, loaded.identity); !status) {
             return fail_with(status.error(), file);

@@ -29,9 +29,6 @@ Status check_usage(const CalibrateOptions& options) {
     if (!options.slice.empty() && options.resume.empty()) {
         return fail(Errc::usage, "--slice leaves its results in the folder of --resume: give one");
     }
-    if (options.search_steps > options.steps) {
-        return fail(Errc::usage, "--search-steps {} is above --steps {}", options.search_steps, options.steps);
-    }
     return {};
 }
 

@@ -311,7 +311,10 @@ Status Executor::op(const model::Qkv& qkv, const Chunk& chunk) {
         if (qkv.k_norm) normalize_heads(*qkv.k_norm, k_row, kv_heads.size(), dim_k);
         ops.rope(q_row, q_row, heads.size(), dim_k, table, token, pairing);
         ops.rope(k_row, k_row, kv_heads.size(), dim_k, table, token, pairing);
-        auto stored = caches_[token]->store(qkv.layer, PartId::k, positions_[token], k_row);
+        Status stored;  // K in groups of tokens: by the attention op, in order
+        if (caches_[token]->group_tokens(qkv.layer, PartId::k) == 0) {
+            stored = caches_[token]->store(qkv.layer, PartId::k, positions_[token], k_row);
+        }
         if (stored) stored = caches_[token]->store(qkv.layer, PartId::v, positions_[token], v_row);
         if (!stored) errors.note(token, std::move(stored).error());
     });

@@ -15,18 +15,22 @@ struct Backend {
     const char* name;
     const Ops* base;
     const PackedOps* packed;  // null: the base's own
+    const TileOps* tiles;     // null: none
     bool (*supported)();      // does this CPU (and its operating system) run it?
 };
 
 // From the plainest to the best: the last one that this CPU runs is the default.
 constexpr Backend kBackends[] = {
-    {"scalar", &ref::kOps, nullptr, [] { return true; }},
+    {"scalar", &ref::kOps, nullptr, &ref::kTileOps, [] { return true; }},
 #ifdef HETERO_KERNELS_X86
-    {"avx2", &avx2::kOps, nullptr, avx2::supported},
-    {"avx2_vnni", &avx2::kOps, &avx2_vnni::kPackedOps, avx2_vnni::supported},
-    {"avx512", &avx512::kOps, nullptr, avx512::supported},
-    {"avx512_vnni", &avx512::kOps, &avx512_vnni::kPackedOps, avx512_vnni::supported},
-    {"amx", &avx512::kOps, &amx::kPackedOps, amx::supported},
+    {"avx2", &avx2::kOps, nullptr, nullptr, avx2::supported},
+    {"avx2_vnni", &avx2::kOps, &avx2_vnni::kPackedOps, nullptr, avx2_vnni::supported},
+    {"avx512", &avx512::kOps, nullptr, nullptr, avx512::supported},
+    {"avx512_vnni", &avx512::kOps, &avx512_vnni::kPackedOps, nullptr, avx512_vnni::supported},
+    {"amx", &avx512::kOps, &amx::kPackedOps, &amx::kTileOps, amx::supported},
+#elif defined(HETERO_KERNELS_ARM)
+    {"neon", &neon::kOps, nullptr, nullptr, neon::supported},
+    {"neon_dot", &neon::kOps, &neon_dot::kPackedOps, nullptr, neon_dot::supported},
 #endif
 };
 constexpr std::size_t kCount = std::size(kBackends);
@@ -105,6 +109,12 @@ const Ops& ops() noexcept { return *environment_choice().ops; }
 const char* backend_error() noexcept { return environment_choice().error; }
 
 const Ops* const* all_backends() noexcept { return tables().list.data(); }
+
+const TileOps* tile_ops(const Ops& backend) noexcept {
+    for (std::size_t i = 0; i < kCount; ++i)
+        if (&tables().ops[i] == &backend) return kBackends[i].tiles;
+    return nullptr;
+}
 
 bool backend_supported(const Ops& wanted) noexcept {
     for (std::size_t i = 0; i < kCount; ++i)

@@ -15,9 +15,11 @@ declare -A allowed=(
   [lib/tokenizer]="base io"
   [lib/convert]="base io model tokenizer quant kernels"
   [lib/hw]="base kernels quant"
-  [lib/engine]="base kv model tokenizer quant kernels"
+  [lib/engine]="base io kv model tokenizer quant kernels"
+  [lib/verify]="base kv quant model engine kernels"
+  [lib/calib]="base kv model quant engine verify kernels"
   [lib/transport]="base io kv"
-  [tools]="base io kv model tokenizer convert hw engine transport quant kernels common"
+  [tools]="base io kv model tokenizer convert hw engine verify calib transport quant kernels common"
 )
 # header pattern: the only folders that may include it
 declare -A external=(

@@ -13,11 +13,26 @@
 
 namespace hetero::kernels {
 
-// K or V of one layer and one KV head in memory.
+// How a page stores numbers: as floats of a type, or as codes, value = code * scale + zero (hetero-quant(7)). Codes of 4
+// bits are two a byte, the even dim in the low half.
+enum class KvCodes : std::uint8_t { floats, i8, u8, i4, u4, e4m3fn };
+
+// K or V of one layer and one KV head in memory, in pages: token t is row t % 64 of the tile [64][head_dim] that begins
+// `offset` bytes after pages[t / 64]. Pages without a visible token are not read.
+inline constexpr std::size_t kKvPageTokens = 64;
 struct KvView {
-    DType dtype = DType::f16;        // f32, f16, bf16
-    const void* data = nullptr;      // [token][head_dim]
-    std::size_t token_stride = 0;    // elements from one token to the next
+    DType dtype = DType::f16;                  // of floats: f32, f16, bf16
+    const std::byte* const* pages = nullptr;
+    std::size_t offset = 0;                    // the same in every page; a multiple of the element's size
+    std::size_t token_stride = 0;              // elements from one token to the next; even where codes have 4 bits
+    KvCodes codes = KvCodes::floats;
+    // Of codes: scales and zeros, f16, by their bytes after pages[i]. Either `group` dims of a token share them,
+    // [head_dim / group][64], or `group_tokens` tokens of a dim do, [64 / group_tokens][head_dim], and `group` is 0.
+    std::size_t scale_offset = 0, zero_offset = 0;  // zero_offset 0: no zeros
+    std::size_t group = 0, group_tokens = 0;
+    // Tokens from open_begin on, a multiple of group_tokens, are not in the pages: f16 [token - open_begin][head_dim].
+    const std::uint16_t* open = nullptr;       // null: all are in the pages
+    std::size_t open_begin = 0;
 };
 
 // A block of values of the KV state, [rows][n], at any alignment of their type.
@@ -125,6 +140,16 @@ struct Ops {
     // never reach the result; a query that sees none gives zeros. With u = 2^-24 and e = ((2 sqrt(head_dim_k) + 8) |q| |k|max scale
     // + 4 |score|max + 8 softcap) u, the error of the scores: |error| <= (2 e + (2 sqrt(keys) + 64) u) |v|max.
     void (*attention)(const AttentionArgs& args);
+
+    // The same for one query (n_queries is 1) and the keys [key_begin, key_end) alone, at least one, whatever of them the
+    // query's position and window show. For each head, `parts_stride` floats apart: {max, sum, acc[head_dim_v]}, the
+    // largest score, the sum of exp(score - max), and the sum of exp(score - max) * v. A head has the same bits alone
+    // or with others. out, kv_tokens, first_position and window are not read.
+    void (*attention_span)(const AttentionArgs& args, std::size_t key_begin, std::size_t key_end, float* parts,
+                           std::size_t parts_stride);
+    // Attention from the parts of one head's spans [n_spans >= 1][head_dim + 2]. Together the two have the bound of
+    // attention.
+    void (*attention_merge)(const float* parts, std::size_t n_spans, std::size_t head_dim, float* out);
 
     // KV int8, one group of n values (stride elements apart): scale and zero are given, already rounded to their stored type.
     // symmetric: q = clamp(rne(x / scale), -127, 127); asymmetric: q = clamp(rne((x - zero) / scale), 0, 255).

@@ -9,6 +9,7 @@
 #include "kernels/cpu/dot_avx512.h"
 //
 #include "kernels/cpu/packed.h"
+#include "kernels/cpu/tile_config.h"
 
 namespace hetero::kernels::amx {
 namespace {
@@ -26,12 +27,6 @@ struct Slot {
     static constexpr int value = N;
 };
 
-struct alignas(64) TileConfig {
-    std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
-    std::uint16_t row_bytes[16] = {};
-    std::uint8_t rows[16] = {};
-};
-
 void configure_tiles() {
     TileConfig config;
     for (int tile = 0; tile < 4; ++tile) {  // products
@@ -46,8 +41,7 @@ void configure_tiles() {
         config.rows[tile] = packed_cols / 4;
         config.row_bytes[tile] = 64;
     }
-    asm volatile("" ::"r"(&config) : "memory");  // the intrinsic reads more than it tells the compiler
-    _tile_loadconfig(&config);
+    load_config(config);
 }
 
 // out[token][row] = the dots of block b. Tile registers are named by literals; each slot has its own.
@@ -131,14 +125,15 @@ template <class P>
 void gemm_tiles(const Byte* packed, std::size_t row_begin, std::size_t row_end, std::size_t blocks,
                 const Byte* activations, std::size_t in_tiles, bool add, float* y, std::size_t y_stride, Byte* panels) {
     const std::size_t panel_bytes = blocks * kPanelBlock;
-    const std::size_t at_once = panel_bytes > kPanelsBytes ? 1 : kPanelsBytes / panel_bytes;
+    // A single tile meets each panel once, while it is still in the L1 cache.
+    const std::size_t at_once = panel_bytes > kPanelsBytes || in_tiles == kTileTokens ? 1 : kPanelsBytes / panel_bytes;
     const std::size_t last_group = (row_end - 1) / packed_rows;
     for (std::size_t first = row_begin / packed_rows; first <= last_group; first += at_once) {
         const std::size_t end = last_group + 1 - first < at_once ? last_group + 1 : first + at_once;
         for (std::size_t group = first; group < end; ++group)
             unpack_group<P, P::kZero>(packed + group * blocks * P::kBlockBytes, blocks,
                                       panels + (group - first) * panel_bytes);
-        asm volatile("" ::: "memory");  // the panels are in memory before tiles are loaded from them
+        memory_fence_for_tiles();
         const std::size_t from = first * packed_rows < row_begin ? row_begin : first * packed_rows;
         const std::size_t to = end * packed_rows < row_end ? end * packed_rows : row_end;
         for (std::size_t t = 0; t < in_tiles; t += kTileTokens)

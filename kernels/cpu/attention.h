@@ -7,7 +7,7 @@
 namespace hetero::kernels::HETERO_ISA {
 namespace {
 
-constexpr std::size_t kTileKeys = 64;
+constexpr std::size_t kTileKeys = kKvPageTokens;
 constexpr std::size_t kRowBlock = 32;  // queries of heads that meet a tile together
 
 struct F32Element {
@@ -37,6 +37,12 @@ struct Rows {
     std::size_t stride;
     HETERO_INLINE const typename Element::Type* at(std::size_t i) const { return data + i * stride; }
 };
+
+template <class Element>
+HETERO_INLINE Rows<Element> tile_rows(const KvView& view, std::size_t page) {
+    const void* tile = view.pages[page] + view.offset;
+    return {static_cast<const typename Element::Type*>(tile), view.token_stride};
+}
 
 // scores[i] = q . k[i], for 16 keys, or 1.
 template <class Element>
@@ -218,8 +224,6 @@ void convert_rows(Rows<Element> src, std::size_t rows, std::size_t dims, float* 
 template <class Element>
 void attend(const AttentionArgs& a) {
     using Type = typename Element::Type;
-    const auto* k_data = static_cast<const Type*>(a.k.data);
-    const auto* v_data = static_cast<const Type*>(a.v.data);
     constexpr bool kIsFloat = sizeof(Type) == sizeof(float);
     const bool fits = kTileKeys * (a.head_dim_k + a.head_dim_v) <= kScratchFloats;
     const std::size_t n_rows = a.n_queries * a.n_heads;
@@ -246,8 +250,8 @@ void attend(const AttentionArgs& a) {
         }
         const std::size_t first_key = keys_begin(0), end_key = keys_end(n - 1);
         for (std::size_t tile = first_key / kTileKeys * kTileKeys; tile < end_key; tile += kTileKeys) {
-            const Rows<Element> k{k_data + tile * a.k.token_stride, a.k.token_stride};
-            const Rows<Element> v{v_data + tile * a.v.token_stride, a.v.token_stride};
+            const Rows<Element> k = tile_rows<Element>(a.k, tile / kTileKeys);
+            const Rows<Element> v = tile_rows<Element>(a.v, tile / kTileKeys);
             for (std::size_t i = 0; i < n; ++i) {
                 rows[i].begin = keys_begin(i) > tile ? keys_begin(i) - tile : 0;
                 rows[i].end = keys_end(i) > tile ? smaller(kTileKeys, keys_end(i) - tile) : 0;

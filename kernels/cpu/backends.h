@@ -1,7 +1,8 @@
-// The x86-64 backends. avx2 and avx512 are compiled from the same sources (see generic.h); the others are one of these
-// with products of packed weights that use further instructions.
+// The vector backends of x86-64 and Arm. avx2, avx512 and neon are compiled from the same sources (see generic.h); the
+// others are one of these with products of packed weights that use further instructions.
 #pragma once
 #include "kernels/api/ops.h"
+#include "kernels/api/tiles.h"
 
 namespace hetero::kernels {
 
@@ -28,7 +29,16 @@ bool supported();
 }  // namespace avx512_vnni
 namespace amx {
 extern const PackedOps kPackedOps;
+extern const TileOps kTileOps;
 bool supported();
 }  // namespace amx
+namespace neon {
+extern const Ops kOps;
+bool supported();
+}  // namespace neon
+namespace neon_dot {
+extern const PackedOps kPackedOps;
+bool supported();
+}  // namespace neon_dot
 
 }  // namespace hetero::kernels

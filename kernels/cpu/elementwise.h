@@ -47,7 +47,7 @@ HETERO_INLINE double sum(F64x16 sums) {
 // 1 / sqrt(mean + eps) of n squares.
 HETERO_INLINE F32x16 inverse_root(F64x16 squares, std::size_t n, float eps) {
     const double mean = sum(squares) / static_cast<double>(n) + static_cast<double>(eps);
-    const double root = _mm_cvtsd_f64(_mm_sqrt_sd(_mm_setzero_pd(), _mm_set_sd(mean)));
+    const double root = square_root(mean);
     return splat(static_cast<float>(1 / root));
 }
 

@@ -7,18 +7,18 @@ namespace {
 
 using Byte = std::uint8_t;
 
-HETERO_INLINE U8x16 load_bytes(const Byte* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
-HETERO_INLINE U8x16 splat_byte(int value) { return _mm_set1_epi8(static_cast<char>(value)); }
-HETERO_INLINE U8x16 bits_and(U8x16 a, int mask) { return _mm_and_si128(a, splat_byte(mask)); }
-HETERO_INLINE U8x16 bits_or(U8x16 a, U8x16 b) { return _mm_or_si128(a, b); }
+HETERO_INLINE U8x16 load_bytes(const Byte* p) { return bytes_load(p); }
+HETERO_INLINE U8x16 splat_byte(int value) { return bytes_splat(value); }
+HETERO_INLINE U8x16 bits_and(U8x16 a, int mask) { return bytes_and(a, bytes_splat(mask)); }
+HETERO_INLINE U8x16 bits_or(U8x16 a, U8x16 b) { return bytes_or(a, b); }
 // (each byte >> shift) & mask; mask must clear what comes in from the neighbouring byte.
-HETERO_INLINE U8x16 bits_at(U8x16 a, int shift, int mask) { return bits_and(_mm_srli_epi16(a, shift), mask); }
+HETERO_INLINE U8x16 bits_at(U8x16 a, int shift, int mask) { return bits_and(halves_shift_right(a, shift), mask); }
 // (each byte & mask) << shift, for results below 256.
-HETERO_INLINE U8x16 bits_up(U8x16 a, int shift, int mask) { return _mm_slli_epi16(bits_and(a, mask), shift); }
+HETERO_INLINE U8x16 bits_up(U8x16 a, int shift, int mask) { return halves_shift_left(bits_and(a, mask), shift); }
 HETERO_INLINE F32x16 unsigned_values(U8x16 codes) { return to_float(widen_unsigned(codes)); }
 HETERO_INLINE F32x16 signed_values(U8x16 codes) { return to_float(widen_signed(codes)); }
 HETERO_INLINE F32x16 signed_values(U8x16 codes, int zero) {
-    return to_float(widen_signed(_mm_sub_epi8(codes, splat_byte(zero))));
+    return to_float(widen_signed(bytes_sub(codes, splat_byte(zero))));
 }
 
 template <class T>
@@ -157,14 +157,14 @@ struct Q3_K {
         constexpr std::uint64_t kNibbles = 0x0f0f0f0f0f0f0f0f, kPairs = 0x0303030303030303;
         const std::uint64_t pairs0 = (high | high >> 2 << 32) & kPairs, pairs1 = (high >> 4 | high >> 6 << 32) & kPairs;
         const std::uint64_t codes0 = (low & kNibbles) | pairs0 << 4, codes1 = (low >> 4 & kNibbles) | pairs1 << 4;
-        const U8x16 codes = _mm_set_epi64x(static_cast<long long>(codes1), static_cast<long long>(codes0));
+        const U8x16 codes = bytes_from(codes0, codes1);
         alignas(64) float scale[16];
         store(scale, splat_f16(b + 108) * signed_values(codes, 32));
 #pragma GCC unroll 16
         for (int run = 0; run < 16; ++run) {
             const U8x16 qs = load_bytes(b + 32 + 32 * (run / 8) + 16 * (run % 2));
             const U8x16 hmask = load_bytes(b + 16 * (run % 2));
-            const U8x16 high_bit = _mm_slli_epi16(bits_at(hmask, run / 2, 1), 2);  // set: add 4
+            const U8x16 high_bit = halves_shift_left(bits_at(hmask, run / 2, 1), 2);  // set: add 4
             sink(run, splat(scale[run]) * signed_values(bits_or(bits_at(qs, 2 * (run / 2 % 4), 3), high_bit), 4));
         }
     }
@@ -172,21 +172,19 @@ struct Q3_K {
 
 // The 8 six-bit scales and mins of Q4_K and Q5_K, times d and dmin.
 struct ScaleMin {
-    alignas(32) float scale[8], min[8];
+    alignas(64) float scale_min[16];
+    HETERO_INLINE F32x16 scale(int group) const { return splat(scale_min[group]); }
+    HETERO_INLINE F32x16 min(int group) const { return splat(scale_min[8 + group]); }
 };
 
 HETERO_INLINE void k4_scale_min(const Byte* b, ScaleMin& out) {
     const auto w0 = bits_from<std::uint32_t>(b + 4), w1 = bits_from<std::uint32_t>(b + 8),
                w2 = bits_from<std::uint32_t>(b + 12);
     constexpr std::uint32_t kSix = 0x3f3f3f3f, kFour = 0x0f0f0f0f, kTwo = 0x03030303;
-    const auto word = [](std::uint32_t v) __attribute__((always_inline)) { return static_cast<int>(v); };
-    const U8x16 codes = _mm_setr_epi32(word(w0 & kSix), word((w2 & kFour) | (w0 >> 6 & kTwo) << 4), word(w1 & kSix),
-                                       word((w2 >> 4 & kFour) | (w1 >> 6 & kTwo) << 4));
-    alignas(64) float values[16];
-    store(values, unsigned_values(codes));
-    const __m256 d = _mm256_set1_ps(f16_at(b)), dmin = _mm256_set1_ps(f16_at(b + 2));
-    _mm256_store_ps(out.scale, _mm256_mul_ps(d, _mm256_load_ps(values)));
-    _mm256_store_ps(out.min, _mm256_mul_ps(dmin, _mm256_load_ps(values + 8)));
+    const std::uint64_t scales = (w0 & kSix) | std::uint64_t{(w2 & kFour) | (w0 >> 6 & kTwo) << 4} << 32;
+    const std::uint64_t mins = (w1 & kSix) | std::uint64_t{(w2 >> 4 & kFour) | (w1 >> 6 & kTwo) << 4} << 32;
+    const F32x16 factor = where_between(0, 8, splat_f16(b), splat_f16(b + 2));
+    store(out.scale_min, factor * unsigned_values(bytes_from(scales, mins)));
 }
 
 struct Q4_K {
@@ -199,8 +197,8 @@ struct Q4_K {
         for (int chunk = 0; chunk < 4; ++chunk) {  // 64 values: 32 low nibbles, then 32 high ones
             const I32x16 a = widen_unsigned(load_bytes(b + 16 + 32 * chunk));
             const I32x16 c = widen_unsigned(load_bytes(b + 32 + 32 * chunk));
-            const F32x16 low = splat(sm.scale[2 * chunk]) * iota() - splat(sm.min[2 * chunk]);
-            const F32x16 high = splat(sm.scale[2 * chunk + 1]) * iota() - splat(sm.min[2 * chunk + 1]);
+            const F32x16 low = sm.scale(2 * chunk) * iota() - sm.min(2 * chunk);
+            const F32x16 high = sm.scale(2 * chunk + 1) * iota() - sm.min(2 * chunk + 1);
             sink(4 * chunk, lookup(low, a));
             sink(4 * chunk + 1, lookup(low, c));
             sink(4 * chunk + 2, lookup(high, shift_right<4>(a)));
@@ -219,9 +217,9 @@ struct Q5_K {
         for (int run = 0; run < 16; ++run) {
             const int group = run / 2;
             const U8x16 qs = load_bytes(b + 48 + 32 * (group / 2) + 16 * (run % 2));
-            const U8x16 high = _mm_slli_epi16(bits_at(load_bytes(b + 16 + 16 * (run % 2)), group, 1), 4);
+            const U8x16 high = halves_shift_left(bits_at(load_bytes(b + 16 + 16 * (run % 2)), group, 1), 4);
             const U8x16 low = bits_at(qs, 4 * (group % 2), 0xf);
-            sink(run, splat(sm.scale[group]) * unsigned_values(bits_or(low, high)) - splat(sm.min[group]));
+            sink(run, sm.scale(group) * unsigned_values(bits_or(low, high)) - sm.min(group));
         }
     }
 };
@@ -238,7 +236,7 @@ struct Q6_K {
             const U8x16 ql = load_bytes(b + 64 * half + 16 * (run % 4));
             const U8x16 qh = load_bytes(b + 128 + 32 * half + 16 * (run % 2));
             const U8x16 low = bits_at(ql, plane < 2 ? 0 : 4, 0xf);
-            const U8x16 high = bits_up(_mm_srli_epi16(qh, 2 * plane), 4, 3);
+            const U8x16 high = bits_up(halves_shift_right(qh, 2 * plane), 4, 3);
             sink(run, splat(scale[run]) * signed_values(bits_or(low, high), 32));
         }
     }

@@ -21,6 +21,8 @@
 //
 #include "kernels/cpu/attention.h"
 //
+#include "kernels/cpu/attention_decode.h"
+//
 #include "kernels/cpu/elementwise.h"
 //
 #include "kernels/cpu/kv_int8.h"
@@ -56,6 +58,8 @@ const Ops kOps = {
     .mul = mul,
     .scale = scale,
     .attention = attention,
+    .attention_span = attention_span,
+    .attention_merge = attention_merge,
     .quantize_i8 = quantize_i8,
     .quantize_u8 = quantize_u8,
     .dequantize_i8 = dequantize_i8,

@@ -30,12 +30,9 @@ struct Packing {
     static void pack_all(const std::uint8_t* codes, std::uint8_t* packed, std::size_t n) {
         std::uint64_t word = 0;
         if constexpr (Bits == 4) {
-            const __m128i weights = _mm_set1_epi16(0x1001);  // even + 16 * odd
-            for (; n >= 32; n -= 32, codes += 32, packed += 16) {
-                const __m128i first = _mm_maddubs_epi16(bits_and(load_bytes(codes), 15), weights),
-                              second = _mm_maddubs_epi16(bits_and(load_bytes(codes + 16), 15), weights);
-                _mm_storeu_si128(reinterpret_cast<__m128i*>(packed), _mm_packus_epi16(first, second));
-            }
+            for (; n >= 32; n -= 32, codes += 32, packed += 16)
+                bytes_store(packed,
+                            join_nibbles(bits_and(load_bytes(codes), 15), bits_and(load_bytes(codes + 16), 15)));
         }
         for (; n >= 8; n -= 8, codes += 8, packed += Bits) {
             std::memcpy(&word, codes, 8);
@@ -51,13 +48,11 @@ struct Packing {
     static void unpack_all(bool is_signed, const std::uint8_t* packed, std::uint8_t* codes, std::size_t n) {
         std::uint64_t word = 0;
         if constexpr (Bits == 4) {
-            const __m128i sign = splat_byte(is_signed ? 8 : 0);
+            const U8x16 sign = splat_byte(is_signed ? 8 : 0);
             for (; n >= 32; n -= 32, codes += 32, packed += 16) {
                 const U8x16 both = load_bytes(packed), even = bits_and(both, 15), odd = bits_at(both, 4, 15);
-                const __m128i first = _mm_unpacklo_epi8(even, odd), second = _mm_unpackhi_epi8(even, odd);
-                auto* out = reinterpret_cast<__m128i*>(codes);
-                _mm_storeu_si128(out, _mm_sub_epi8(_mm_xor_si128(first, sign), sign));
-                _mm_storeu_si128(out + 1, _mm_sub_epi8(_mm_xor_si128(second, sign), sign));
+                bytes_store(codes, bytes_sub(bytes_xor(zip_low(even, odd), sign), sign));
+                bytes_store(codes + 16, bytes_sub(bytes_xor(zip_high(even, odd), sign), sign));
             }
         }
         for (; n >= 16; n -= 8, codes += 8, packed += Bits) {  // whole words are read, the next one's bits among them

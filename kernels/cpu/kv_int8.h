@@ -35,12 +35,9 @@ HETERO_INLINE void quantize_run(const float* x, float scale, float zero_point, f
     const bool by_reciprocal = scale > 0x1p-120F && scale < 0x1p120F;  // neither it nor 1 / scale is subnormal
     std::size_t i = 0;
     if (by_reciprocal) {
-        for (; i + 16 <= n; i += 16)
-            _mm_storeu_si128(reinterpret_cast<__m128i*>(q + i), divide_clamped(load(x + i) - z, by));
+        for (; i + 16 <= n; i += 16) bytes_store(q + i, divide_clamped(load(x + i) - z, by));
     } else {
-        for (; i + 16 <= n; i += 16)
-            _mm_storeu_si128(reinterpret_cast<__m128i*>(q + i),
-                             round_clamped((load(x + i) - z) / by.scale, by.low, by.high));
+        for (; i + 16 <= n; i += 16) bytes_store(q + i, round_clamped((load(x + i) - z) / by.scale, by.low, by.high));
     }
     if (i < n) {
         const U8x16 last = round_clamped((load(x + i, n - i) - z) / by.scale, by.low, by.high);

@@ -10,6 +10,8 @@
 
 #define HETERO_INLINE inline __attribute__((always_inline))
 
+#include "kernels/cpu/bytes_sse.h"
+
 namespace hetero::kernels::HETERO_ISA {
 namespace {
 
@@ -24,7 +26,6 @@ struct F32x16 {
 struct I32x16 {
     __m256i part[kParts];
 };
-using U8x16 = __m128i;
 
 // Parts.
 HETERO_INLINE Part part_zero() { return _mm256_setzero_ps(); }
@@ -245,6 +246,14 @@ HETERO_INLINE __m256 bf16_part(__m128i halves) {
 HETERO_INLINE F32x16 load_bf16(const void* p) {
     return {{bf16_part(load_bytes_at(p, 0)), bf16_part(load_bytes_at(p, 16))}};
 }
+// 16 e4m3fn codes, none a NaN, times 2^-8: their bits moved to where an f16 has them, subnormals too.
+HETERO_INLINE F32x16 load_e4m3fn(const void* p) {
+    const __m256i wide = _mm256_cvtepu8_epi16(_mm_loadu_si128(static_cast<const __m128i*>(p)));
+    const __m256i sign = _mm256_slli_epi16(_mm256_and_si256(wide, _mm256_set1_epi16(0x80)), 8);
+    const __m256i rest = _mm256_slli_epi16(_mm256_and_si256(wide, _mm256_set1_epi16(0x7f)), 7);
+    const __m256i halves = _mm256_or_si256(sign, rest);
+    return {{_mm256_cvtph_ps(_mm256_castsi256_si128(halves)), _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1))}};
+}
 HETERO_INLINE void store_f16(void* p, F32x16 v) {
     auto* out = static_cast<__m128i*>(p);
     _mm_storeu_si128(out, _mm256_cvtps_ph(v.part[0], _MM_FROUND_TO_NEAREST_INT));
@@ -307,6 +316,8 @@ HETERO_INLINE void store(double* p, F64x16 v) {
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) _mm256_storeu_pd(p + 4 * i, v.part[i]);
 }
+
+HETERO_INLINE double square_root(double x) { return _mm_cvtsd_f64(_mm_sqrt_sd(_mm_setzero_pd(), _mm_set_sd(x))); }
 
 HETERO_INLINE float max_lane(F32x16 v) {
     const __m256 m8 = _mm256_max_ps(v.part[0], v.part[1]);

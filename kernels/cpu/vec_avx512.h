@@ -9,6 +9,8 @@
 
 #define HETERO_INLINE inline __attribute__((always_inline))
 
+#include "kernels/cpu/bytes_sse.h"
+
 namespace hetero::kernels::HETERO_ISA {
 namespace {
 
@@ -23,7 +25,6 @@ struct F32x16 {
 struct I32x16 {
     __m512i part[kParts];
 };
-using U8x16 = __m128i;
 
 HETERO_INLINE __mmask16 first(std::size_t n) { return static_cast<__mmask16>((1u << n) - 1); }
 
@@ -153,6 +154,13 @@ HETERO_INLINE F32x16 load_bf16(const void* p) {
     const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i*>(p)));
     return {{_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16))}};
 }
+// 16 e4m3fn codes, none a NaN, times 2^-8: their bits moved to where an f16 has them, subnormals too.
+HETERO_INLINE F32x16 load_e4m3fn(const void* p) {
+    const __m256i wide = _mm256_cvtepu8_epi16(_mm_loadu_si128(static_cast<const __m128i*>(p)));
+    const __m256i sign = _mm256_slli_epi16(_mm256_and_si256(wide, _mm256_set1_epi16(0x80)), 8);
+    const __m256i rest = _mm256_slli_epi16(_mm256_and_si256(wide, _mm256_set1_epi16(0x7f)), 7);
+    return {{_mm512_cvtph_ps(_mm256_or_si256(sign, rest))}};
+}
 HETERO_INLINE void store_f16(void* p, F32x16 v) {
     _mm256_storeu_si256(static_cast<__m256i*>(p), _mm512_cvtps_ph(v.part[0], _MM_FROUND_TO_NEAREST_INT));
 }
@@ -193,6 +201,8 @@ HETERO_INLINE void store(double* p, F64x16 v) {
     _mm512_storeu_pd(p, v.part[0]);
     _mm512_storeu_pd(p + 8, v.part[1]);
 }
+
+HETERO_INLINE double square_root(double x) { return _mm_cvtsd_f64(_mm_sqrt_sd(_mm_setzero_pd(), _mm_set_sd(x))); }
 
 HETERO_INLINE float max_lane(F32x16 v) { return _mm512_reduce_max_ps(v.part[0]); }
 HETERO_INLINE float min_lane(F32x16 v) { return _mm512_reduce_min_ps(v.part[0]); }

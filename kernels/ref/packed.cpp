@@ -71,6 +71,16 @@ void quantize_activations(const float* x, std::size_t x_stride, std::size_t n_to
         }
 }
 
+float packed_weight(Packing packing, const void* packed, std::size_t row, std::size_t col, std::size_t cols) {
+    const PackingInfo& info = packing_info(packing);
+    const std::size_t r = row % packed_rows, index = row / packed_rows * packed_blocks(cols) + col / packed_cols;
+    const Byte* block = static_cast<const Byte*>(packed) + index * info.block_bytes;
+    const Byte* scales = block + info.code_bytes + 2 * r;
+    const float min = info.has_min ? f16_to_f32(load<std::uint16_t>(scales + 2 * packed_rows)) : 0;
+    return std::fma(static_cast<float>(code(info, block, r, col % packed_cols) - info.zero),
+                    f16_to_f32(load<std::uint16_t>(scales)), min);
+}
+
 void packed_gemm(Packing packing, const void* packed, std::size_t row_begin, std::size_t row_end, std::size_t cols,
                  const void* activations, std::size_t n_tokens, bool add, float* y, std::size_t y_stride) {
     const PackingInfo& info = packing_info(packing);

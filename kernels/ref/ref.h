@@ -2,6 +2,7 @@
 // Signatures and meanings: kernels/api/ops.h. Sums are taken in double and rounded once.
 #pragma once
 #include "kernels/api/ops.h"
+#include "kernels/api/tiles.h"
 
 namespace hetero::kernels::ref {
 
@@ -28,6 +29,17 @@ void quantize_activations(const float* x, std::size_t x_stride, std::size_t n_to
 void packed_gemm(Packing packing, const void* packed, std::size_t row_begin, std::size_t row_end, std::size_t cols,
                  const void* activations, std::size_t n_tokens, bool add, float* y, std::size_t y_stride);
 
+// The weight that a packed matrix (api/packed.h) stands for, before any rounding.
+float packed_weight(Packing packing, const void* packed, std::size_t row, std::size_t col, std::size_t cols);
+
+// tiles.cpp
+extern const TileOps kTileOps;
+void tile_round(const float* x, std::size_t x_stride, std::size_t n_tokens, const TileColumns& out);
+void tile_silu_mul(const float* gate, const float* up, std::size_t stride, std::size_t n_tokens,
+                   const TileColumns& out);
+void tile_gemm(Packing packing, const void* packed, std::size_t row_begin, std::size_t row_end, std::size_t cols,
+               const Bf16* x, std::size_t n_tokens, bool add, float* y, std::size_t y_stride);
+
 // elementwise.cpp
 void rms_norm(const float* x, const float* w, float* y, std::size_t n, float eps);
 void layer_norm(const float* x, const float* w, const float* b, float* y, std::size_t n, float eps);
@@ -43,6 +55,9 @@ void scale(float* x, float factor, std::size_t n);
 
 // attention.cpp
 void attention(const AttentionArgs& args);
+void attention_span(const AttentionArgs& args, std::size_t key_begin, std::size_t key_end, float* parts,
+                    std::size_t parts_stride);
+void attention_merge(const float* parts, std::size_t n_spans, std::size_t head_dim, float* out);
 
 // kv_int8.cpp
 void quantize_i8(const float* x, float scale, std::int8_t* q, std::size_t n);

@@ -1,16 +1,13 @@
 #include "base/config.h"
 
-#include <fcntl.h>
 #include <toml++/toml.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
 #include <utility>
 
-#include "base/errno_text.h"
 #include "base/printable.h"
+#include "base/toml.h"
 #include "base/units.h"
 
 namespace hetero {
@@ -21,25 +18,6 @@ constexpr std::size_t max_file_bytes = 1U << 20;
 std::string with_dashes(std::string_view key) {
     std::string text(key);
     std::replace(text.begin(), text.end(), '_', '-');
-    return text;
-}
-
-// A pipe works as well as a file: `--config <(...)`.
-Result<std::string> read_config(const std::string& path) {
-    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY);
-    if (fd < 0) return fail(open_errc(errno), "{}: cannot open configuration file: {}", path, errno_text(errno));
-    std::string text;
-    char buffer[16384];
-    ssize_t n = 0;
-    while (text.size() <= max_file_bytes &&
-           ((n = ::read(fd, buffer, sizeof buffer)) > 0 || (n < 0 && errno == EINTR))) {
-        if (n > 0) text.append(buffer, static_cast<std::size_t>(n));
-    }
-    const int error = n < 0 ? errno : 0;
-    ::close(fd);
-    if (error != 0) return fail(Errc::bad_input, "{}: cannot read configuration file: {}", path, errno_text(error));
-    if (text.size() > max_file_bytes)
-        return fail(Errc::bad_input, "{}: configuration file has over {} bytes", path, max_file_bytes);
     return text;
 }
 
@@ -89,18 +67,7 @@ bool is_plain_toml(std::string_view text) {
 
 std::string toml_value(std::string_view text) {
     if (is_plain_toml(text)) return std::string(text);
-    std::string out = "\"";
-    for (const char c : text) {
-        if (c == '"' || c == '\\') {
-            out += '\\';
-            out += c;
-        } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) {
-            out += fmt::format("\\u{:04X}", static_cast<unsigned>(static_cast<unsigned char>(c)));
-        } else {
-            out += c;
-        }
-    }
-    return out + '"';
+    return toml_string(text);
 }
 
 }  // namespace
@@ -191,7 +158,7 @@ Result<Config> Config::load(const SettingNames& names, const std::string& path) 
         return {};
     };
     if (!path.empty()) {
-        HETERO_TRY(const std::string text, read_config(path));
+        HETERO_TRY(const std::string text, read_text_file(path, max_file_bytes, "configuration file"));
         try {
             const toml::table file = toml::parse(text, path);
             HETERO_CHECK(read_table(file, true));

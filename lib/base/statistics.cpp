@@ -15,6 +15,24 @@ bool usable(std::span<const double> values) {
     return !values.empty() && std::none_of(values.begin(), values.end(), [](double v) { return std::isnan(v); });
 }
 
+constexpr double z95 = 1.959963984540054;  // of the normal distribution, both sides together 5 %
+
+// SplitMix64 (Steele, Lea, Flood 2014, doi:10.1145/2714064.2660195).
+class Random {
+public:
+    explicit Random(std::uint64_t seed) : state_(seed) {}
+    std::size_t below(std::size_t n) {  // n < 2^32
+        state_ += 0x9E3779B97F4A7C15U;
+        std::uint64_t x = state_;
+        x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9U;
+        x = (x ^ (x >> 27)) * 0x94D049BB133111EBU;
+        return static_cast<std::size_t>(((x ^ (x >> 31)) >> 32) * n >> 32);
+    }
+
+private:
+    std::uint64_t state_;
+};
+
 }  // namespace
 
 double percentile(std::span<const double> values, double percent) {
@@ -48,6 +66,33 @@ double minimum(std::span<const double> values) {
 
 double maximum(std::span<const double> values) {
     return usable(values) ? *std::max_element(values.begin(), values.end()) : no_value;
+}
+
+Proportion proportion(std::uint64_t successes, std::uint64_t n) {
+    if (n == 0) return {};
+    const double count = static_cast<double>(n), p = static_cast<double>(successes) / count, zz = z95 * z95;
+    const double centre = (p + zz / (2 * count)) / (1 + zz / count);
+    const double half = z95 / (1 + zz / count) * std::sqrt(p * (1 - p) / count + zz / (4 * count * count));
+    return {p, {successes == 0 ? 0 : centre - half, successes == n ? 1 : centre + half}};
+}
+
+Interval block_bootstrap(std::span<const std::size_t> block_lengths, std::uint32_t resamples, std::uint64_t seed,
+                         const std::function<double(std::span<const std::size_t> places)>& statistic) {
+    if (block_lengths.size() < 2 || resamples == 0) return {};
+    std::vector<std::size_t> begins(block_lengths.size());
+    std::exclusive_scan(block_lengths.begin(), block_lengths.end(), begins.begin(), std::size_t{0});
+    Random random(seed);
+    std::vector<double> drawn(resamples);
+    std::vector<std::size_t> places;
+    for (double& value : drawn) {
+        places.clear();
+        for (std::size_t i = 0; i < begins.size(); ++i) {
+            const std::size_t block = random.below(begins.size());
+            for (std::size_t at = 0; at < block_lengths[block]; ++at) places.push_back(begins[block] + at);
+        }
+        value = statistic(places);
+    }
+    return {percentile(drawn, 2.5), percentile(drawn, 97.5)};
 }
 
 }  // namespace hetero

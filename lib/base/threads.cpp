@@ -49,7 +49,7 @@ struct ThreadPool::Impl {
     static constexpr std::uint64_t closed = std::uint64_t{1} << 32;  // below it: how many workers have entered
 
     std::vector<std::thread> workers;
-    const std::function<void(std::size_t, int)>* body = nullptr;
+    const FunctionRef<void(std::size_t, int)>* body = nullptr;
     std::size_t tasks = 0;
     std::atomic<std::size_t> next{0};
     std::atomic<std::uint64_t> door{closed};
@@ -112,11 +112,12 @@ ThreadPool::~ThreadPool() {
     for (std::thread& worker : impl_->workers) worker.join();
 }
 
-void ThreadPool::parallel_for(std::size_t tasks, const std::function<void(std::size_t, int)>& body) {
+void ThreadPool::parallel_for(std::size_t tasks, FunctionRef<void(std::size_t, int)> body) {
     if (size_ == 1 || tasks <= 1) {
         for (std::size_t task = 0; task < tasks; ++task) body(task, 0);
         return;
     }
+    ++meetings_;
     impl_->body = &body;
     impl_->tasks = tasks;
     impl_->next.store(0, std::memory_order_relaxed);

@@ -1,8 +1,10 @@
 // A pool of threads for loops that are run again and again, and how many threads this process should use.
 #pragma once
 #include <cstddef>
-#include <functional>
+#include <cstdint>
 #include <memory>
+
+#include "base/function_ref.h"
 
 namespace hetero {
 
@@ -25,12 +27,16 @@ public:
     // returns when all are done. Which worker takes a task is not fixed, so results must not depend on it.
     // What the caller wrote before is seen by body, and what body wrote by the caller afterwards. `body` must not
     // throw, and neither it nor another thread may call parallel_for of the same pool meanwhile.
-    void parallel_for(std::size_t tasks, const std::function<void(std::size_t task, int worker)>& body);
+    void parallel_for(std::size_t tasks, FunctionRef<void(std::size_t task, int worker)> body);
+
+    // How many loops the threads have met for: those of one task, or of one thread, are none.
+    [[nodiscard]] std::uint64_t meetings() const noexcept { return meetings_; }
 
 private:
     struct Impl;
     std::unique_ptr<Impl> impl_;
     int size_;
+    std::uint64_t meetings_ = 0;
 };
 
 }  // namespace hetero

@@ -12,8 +12,10 @@ namespace {
 
 using kv::PartId;
 
-constexpr std::size_t head_block_tokens = 32;   // logits computed together: bounds the [tokens][vocab] buffer
-constexpr std::size_t query_block_tokens = 32;  // of one attention task
+// Gate and up of one task in tiles.
+std::uint64_t work_floats(std::size_t chunk_tokens, std::size_t ffn) {
+    return ffn == 0 ? 0 : 2 * std::uint64_t{chunk_tokens} * ffn_tile_rows;
+}
 
 }  // namespace
 
@@ -22,6 +24,7 @@ Executor::Sizes Executor::sizes_of(const model::Program& program) {
     const auto widen = [](std::size_t& size, std::size_t to) { size = std::max(size, to); };
     const auto multiplied = [&](const model::Matrix& matrix, std::size_t rows_per_token = 1) {
         widen(sizes.quantized, kernels::activation_bytes(rows_per_token, matrix.cols));
+        widen(sizes.tiled, matrix.cols);
     };
     const auto finely = [&](const model::Matrix& matrix) {
         multiplied(matrix, 2);
@@ -32,6 +35,9 @@ Executor::Sizes Executor::sizes_of(const model::Program& program) {
             widen(sizes.k, qkv->k.rows);
             widen(sizes.v, qkv->v.rows);
             finely(qkv->q);
+        } else if (const auto* attention = std::get_if<model::Attention>(&any)) {
+            const std::size_t dim = program.kv[attention->layer].output_dim();
+            widen(sizes.spans, attention->n_heads * max_spans_at_once * (dim + 2));
         } else if (const auto* plain = std::get_if<model::Project>(&any)) {
             multiplied(plain->weight);
         } else if (const auto* project = std::get_if<model::ProjectAdd>(&any)) {
@@ -55,73 +61,189 @@ Executor::Sizes Executor::sizes_of(const model::Program& program) {
     return sizes;
 }
 
-std::uint64_t Executor::bytes_needed(const model::Program& program, std::uint32_t chunk_tokens,
-                                     const Communicator& group, Precision precision) {
+std::vector<Value> Executor::values_of(const model::Program& program, std::size_t chunk_tokens, Precision precision) {
     const Sizes sizes = sizes_of(program);
-    std::uint64_t per_token = sizes.k + sizes.v + 2 * sizes.ffn + sizes.product;
-    for (const model::RegisterInfo& info : program.registers) per_token += info.width;
-    for (const model::RopeConfig& rope : program.ropes) per_token += rope.rotary_dim;
-    const std::uint64_t head = std::min<std::uint64_t>(chunk_tokens, head_block_tokens) * (sizes.vocab + sizes.hidden);
+    std::vector<Value> values(program.registers.size() + count_);
+    const std::vector<std::vector<Range>> lives = lives_of(program);
+    for (std::size_t i = 0; i < lives.size(); ++i) {
+        values[i] = {chunk_tokens * program.registers[i].width * sizeof(float), lives[i]};
+    }
+    const auto scratch = [&](Scratch which) -> Value& { return values[program.registers.size() + which]; };
+    const std::size_t head_tokens = std::min(chunk_tokens, head_block_tokens);
+    scratch(k).bytes = chunk_tokens * sizes.k * sizeof(float);
+    scratch(v).bytes = chunk_tokens * sizes.v * sizeof(float);
+    scratch(gate).bytes = scratch(up).bytes = chunk_tokens * sizes.ffn * sizeof(float);
+    scratch(product).bytes = chunk_tokens * sizes.product * sizeof(float);
+    scratch(head_normed).bytes = head_tokens * sizes.hidden * sizeof(float);
+    scratch(spans).bytes = sizes.spans * sizeof(float);
+    scratch(logits).bytes = head_tokens * sizes.vocab * sizeof(float);
+    if (precision == Precision::fast) {
+        scratch(quantized).bytes = chunk_tokens * sizes.quantized;
+        scratch(residual).bytes = chunk_tokens * sizes.residual * sizeof(float);
+    }
+    for (std::size_t i = 0; i < program.ops.size(); ++i) {
+        const auto in_op = [&](std::initializer_list<Scratch> used) {
+            for (const Scratch which : used) scratch(which).lives.push_back({i, i + 1});
+        };
+        const model::Op& op = program.ops[i];
+        if (std::holds_alternative<model::Qkv>(op)) in_op({k, v, quantized, residual});
+        if (std::holds_alternative<model::Attention>(op)) in_op({spans});
+        if (std::holds_alternative<model::Project>(op)) in_op({quantized});
+        if (std::holds_alternative<model::ProjectAdd>(op)) in_op({product, quantized});
+        if (std::holds_alternative<model::FfnAdd>(op)) in_op({gate, up, product, quantized});
+        if (std::holds_alternative<model::MoeAdd>(op)) in_op({quantized});
+        if (std::holds_alternative<model::Head>(op)) in_op({head_normed, logits, quantized, residual});
+    }
+    return values;
+}
+
+std::uint64_t Executor::bytes_needed(const model::Program& program, std::uint32_t chunk_tokens,
+                                     const Communicator& group, Precision precision, Exec exec) {
+    const Sizes sizes = sizes_of(program);
+    std::uint64_t ropes = 0;
+    for (const model::RopeConfig& rope : program.ropes) ropes += std::uint64_t{rope.rotary_dim} * chunk_tokens;
     const std::uint64_t gathered = group.size() == 1 ? 0 : 2 * std::max(gather_floats, sizes.vocab);  // sent, and all
-    const std::uint64_t quantized =
-        precision == Precision::fast ? (sizes.quantized + sizes.residual * sizeof(float)) * chunk_tokens : 0;
-    return (per_token * chunk_tokens + head + gathered) * sizeof(float) + Slots::bytes_needed(program, chunk_tokens) +
-           quantized;
+    std::uint64_t tiled = 0;
+    if (precision == Precision::fast && kernels::tile_ops() != nullptr) {
+        tiled = (kernels::tiles_size(chunk_tokens, sizes.tiled) + kernels::tiles_size(chunk_tokens, sizes.ffn)) *
+                    sizeof(kernels::Bf16) +
+                2 * work_floats(chunk_tokens, sizes.ffn) * sizeof(float);
+    }
+    return arrange(values_of(program, chunk_tokens, precision), exec).bytes + (ropes + gathered) * sizeof(float) +
+           Slots::bytes_needed(program, chunk_tokens) + tiled;
 }
 
 Executor::Executor(const model::Program& program, ThreadPool& pool, std::uint32_t chunk_tokens, Communicator& group,
-                   std::shared_ptr<const PackedWeights> packed)
+                   std::shared_ptr<const PackedWeights> packed, Exec exec)
     : program_(program),
       pool_(pool),
       group_(group),
       share_(group),
       sizes_(sizes_of(program)),
       chunk_tokens_(chunk_tokens),
+      exec_(exec),
       slots_(program, chunk_tokens),
       packed_(std::move(packed)),
-      quantized_(packed_ != nullptr ? sizes_.quantized * chunk_tokens : 0),
-      residual_(packed_ != nullptr ? sizes_.residual * chunk_tokens : 0),
+      tile_ops_(packed_ != nullptr ? kernels::tile_ops() : nullptr),
       parts_(static_cast<std::size_t>(group.size())),
       part_bytes_(parts_.size()),
       sent_(group.size() == 1 ? 0 : gather_floats) {
     const std::size_t tokens = chunk_tokens;
-    for (const model::RegisterInfo& info : program.registers) registers_.emplace_back(tokens * info.width);
+    ids_.reserve(tokens);
+    positions_.reserve(tokens);
+    caches_.reserve(tokens);
+    blocks_.reserve(tokens);
+    wanted_.reserve(tokens);
     for (const model::RopeConfig& rope : program.ropes) {
         const std::size_t pairs = rope.rotary_dim / 2;
         ropes_.push_back({model::inverse_frequencies(rope), rope.attention_factor, std::vector<float>(tokens * pairs),
                           std::vector<float>(tokens * pairs)});
     }
-    k_.resize(tokens * sizes_.k);
-    v_.resize(tokens * sizes_.v);
-    gate_.resize(tokens * sizes_.ffn);
-    up_.resize(tokens * sizes_.ffn);
-    product_.resize(tokens * sizes_.product);
-    const std::size_t head_tokens = std::min<std::size_t>(tokens, head_block_tokens);
-    head_normed_.resize(head_tokens * sizes_.hidden);
-    logits_.resize(head_tokens * sizes_.vocab);
+    const std::vector<Value> values =
+        values_of(program, tokens, packed_ != nullptr ? Precision::fast : Precision::precise);
+    const Arena arena = arrange(values, exec);
+    const std::size_t bytes = std::max<std::size_t>(arena.bytes, 64);
+    arena_ = {AlignedAllocator<std::byte>().allocate(bytes), FreeArena{bytes}};
+    const std::size_t n_registers = program.registers.size();
+    for (std::size_t i = 0; i < n_registers; ++i) {
+        registers_.push_back(reinterpret_cast<float*>(arena_.get() + arena.offsets[i]));
+    }
+    const auto floats = [&](Scratch which) {
+        return std::span(reinterpret_cast<float*>(arena_.get() + arena.offsets[n_registers + which]),
+                         values[n_registers + which].bytes / sizeof(float));
+    };
+    k_ = floats(k);
+    v_ = floats(v);
+    gate_ = floats(gate);
+    up_ = floats(up);
+    product_ = floats(product);
+    head_normed_ = floats(head_normed);
+    logits_ = floats(logits);
+    residual_ = floats(residual);
+    spans_ = floats(spans);
+    quantized_ = {reinterpret_cast<std::uint8_t*>(arena_.get() + arena.offsets[n_registers + quantized]),
+                  values[n_registers + quantized].bytes};
+    if (tile_ops_ != nullptr) {
+        tiles_.resize(kernels::tiles_size(tokens, sizes_.tiled));
+        activated_.resize(kernels::tiles_size(tokens, sizes_.ffn));
+        work_.resize(static_cast<std::size_t>(pool.size()) * work_floats(tokens, sizes_.ffn));
+    }
 }
 
-Status Executor::run(std::span<const std::int32_t> tokens, std::uint64_t first, KvCache& cache, Rows rows,
-                     const LogitsFn& on_logits) {
-    if (tokens.empty() || tokens.size() > chunk_tokens_ || first + tokens.size() > cache.capacity()) {
-        return fail(Errc::internal, "executor: a chunk of {} tokens at {} (chunk {}, capacity {})", tokens.size(),
-                    first, chunk_tokens_, cache.capacity());
+// Makes room for the tokens, and lists what belongs to each.
+Status Executor::place(std::span<const Piece> pieces, std::size_t n_tokens, Rows rows) {
+    ids_.clear();
+    positions_.clear();
+    caches_.clear();
+    blocks_.clear();
+    wanted_.clear();
+    for (const Piece& piece : pieces) {
+        const std::uint64_t end = piece.first + piece.tokens.size();
+        HETERO_CHECK(piece.cache->prepare(piece.first, end));
+        const auto begin = static_cast<std::uint32_t>(ids_.size());
+        const auto count = static_cast<std::uint32_t>(piece.tokens.size());
+        ids_.insert(ids_.end(), piece.tokens.begin(), piece.tokens.end());
+        for (std::uint64_t position = piece.first; position < end; ++position) positions_.push_back(position);
+        caches_.insert(caches_.end(), count, piece.cache);
+        // Late blocks of a piece see the most keys: they are taken first.
+        const std::uint32_t blocks = (count + query_block_tokens - 1) / query_block_tokens;
+        for (std::uint32_t block = blocks; block-- > 0;) {
+            const std::uint32_t first = block * query_block_tokens;
+            blocks_.push_back({&piece, begin + first, begin + std::min(first + query_block_tokens, count)});
+        }
+        if (rows == Rows::last) wanted_.push_back(begin + count - 1);
     }
-    fill_rope(first, tokens.size());
-    const Chunk chunk{tokens, first, &cache, rows, &on_logits};
+    if (rows == Rows::all) {
+        for (std::uint32_t token = 0; token < n_tokens; ++token) wanted_.push_back(token);
+    }
+    return {};
+}
+
+Status Executor::run(std::span<const Piece> pieces, Phase phase, Rows rows, const LogitsFn& on_logits) {
+    std::size_t n_tokens = 0;
+    for (const Piece& piece : pieces) {
+        n_tokens += piece.tokens.size();
+        if (piece.tokens.empty() || n_tokens > chunk_tokens_ ||
+            piece.first + piece.tokens.size() > piece.cache->capacity()) {
+            return fail(Errc::internal, "executor: {} tokens at {} in a chunk of {} (of {}, capacity {})",
+                        piece.tokens.size(), piece.first, n_tokens, chunk_tokens_, piece.cache->capacity());
+        }
+    }
+    HETERO_CHECK(place(pieces, n_tokens, rows));
+    fill_rope(n_tokens);
+    const Chunk chunk{pieces, n_tokens, phase, rows, &on_logits};
+    tiling_ = phase == Phase::prefill ? tile_ops_ : nullptr;
     for (const model::Op& any : program_.ops) {
         HETERO_CHECK(std::visit([&](const auto& one) { return op(one, chunk); }, any));
+        if (!std::holds_alternative<model::Normalize>(any)) rounded_ = nullptr;
+        if (exec_ == Exec::eager && group_.size() == 1) HETERO_CHECK(look_at(any));
+    }
+    return {};
+}
+
+// What an op has written must be finite.
+Status Executor::look_at(const model::Op& op) const {
+    const std::optional<model::Register> out = written_by(op);
+    if (!out) return {};
+    const std::size_t columns = width(*out);
+    for (std::size_t token = 0; token < positions_.size(); ++token) {
+        const float* row = registers_[*out] + token * columns;
+        for (std::size_t i = 0; i < columns; ++i) {
+            if (std::isfinite(row[i])) continue;
+            return fail(Errc::bad_input, "op {}, {}: {}[{}] at position {} is {}", &op - program_.ops.data(),
+                        op_name(op), program_.registers[*out].name, i, positions_[token], row[i]);
+        }
     }
     return {};
 }
 
 // Angles in double: at position 100,000 a float product is off by up to 0.004 rad.
-void Executor::fill_rope(std::uint64_t first, std::size_t n_tokens) {
+void Executor::fill_rope(std::size_t n_tokens) {
     for (RopeTable& table : ropes_) {
         const std::size_t pairs = table.frequencies.size();
-        pool_.parallel_for(n_tokens, [&](std::size_t token, int) {
+        for_tokens(n_tokens, 16 * pairs, [&](std::size_t token, int) {
             for (std::size_t pair = 0; pair < pairs; ++pair) {
-                const double angle = static_cast<double>(first + token) * table.frequencies[pair];
+                const double angle = static_cast<double>(positions_[token]) * table.frequencies[pair];
                 table.cos[token * pairs + pair] = static_cast<float>(std::cos(angle) * table.factor);
                 table.sin[token * pairs + pair] = static_cast<float>(std::sin(angle) * table.factor);
             }
@@ -132,8 +254,8 @@ void Executor::fill_rope(std::uint64_t first, std::size_t n_tokens) {
 Status Executor::op(const model::Embed& embed, const Chunk& chunk) {
     const model::Matrix& table = embed.table;
     float* out = at(embed.out);
-    pool_.parallel_for(chunk.tokens.size(), [&](std::size_t token, int) {
-        const auto id = static_cast<std::size_t>(chunk.tokens[token]);
+    for_tokens(chunk.n_tokens, table.cols, [&](std::size_t token, int) {
+        const auto id = static_cast<std::size_t>(ids_[token]);
         float* row = out + token * table.cols;
         kernels::ops().dequantize(table.dtype, table.data + id * table.row_bytes, row, table.cols);
         if (!table.row_scale.empty()) kernels::ops().scale(row, table.row_scale[id], table.cols);
@@ -146,13 +268,24 @@ Status Executor::op(const model::Normalize& one, const Chunk& chunk) {
     const std::size_t n = width(one.in);
     const float* in = at(one.in);
     float* out = at(one.out);
-    pool_.parallel_for(chunk.tokens.size(),
-                       [&](std::size_t token, int) { normalize(one.norm, in + token * n, out + token * n, n); });
+    if (tiling_ == nullptr) {
+        for_tokens(chunk.n_tokens, n,
+                   [&](std::size_t token, int) { normalize(one.norm, in + token * n, out + token * n, n); });
+        return {};
+    }
+    // Products read it next: it is rounded for them while it is near.
+    constexpr std::size_t tile = kernels::tile_tokens;
+    pool_.parallel_for((chunk.n_tokens + tile - 1) / tile, [&](std::size_t index, int) {
+        const std::size_t begin = index * tile, end = std::min(begin + tile, chunk.n_tokens);
+        for (std::size_t token = begin; token < end; ++token) normalize(one.norm, in + token * n, out + token * n, n);
+        tiling_->round(out + begin * n, n, end - begin, {tiles_.data() + kernels::tiles_size(begin, n), n, 0, n});
+    });
+    rounded_ = out;
     return {};
 }
 
 Status Executor::op(const model::Qkv& qkv, const Chunk& chunk) {
-    const std::size_t n_tokens = chunk.tokens.size(), in_width = width(qkv.in), q_width = width(qkv.q_out);
+    const std::size_t n_tokens = chunk.n_tokens, in_width = width(qkv.in), q_width = width(qkv.q_out);
     const std::size_t k_width = qkv.k.rows, v_width = qkv.v.rows;
     const model::KvLayout& layout = program_.kv[qkv.layer];
     const std::size_t dim_k = layout.head_dim_k, dim_v = layout.head_dim_v;
@@ -169,7 +302,7 @@ Status Executor::op(const model::Qkv& qkv, const Chunk& chunk) {
     const kernels::RopeTable table{rope.cos.data(), rope.sin.data(), rope.frequencies.size()};
     const kernels::RopePairing pairing = program_.ropes[qkv.rope].pairing;
     FirstError errors;
-    pool_.parallel_for(n_tokens, [&](std::size_t token, int) {
+    for_tokens(n_tokens, q_width + k_width + v_width, [&](std::size_t token, int) {
         const kernels::Ops& ops = kernels::ops();
         float* q_row = q + token * q_width + heads.begin * dim_k;
         float* k_row = k_.data() + token * k_width + kv_heads.begin * dim_k;
@@ -178,58 +311,15 @@ Status Executor::op(const model::Qkv& qkv, const Chunk& chunk) {
         if (qkv.k_norm) normalize_heads(*qkv.k_norm, k_row, kv_heads.size(), dim_k);
         ops.rope(q_row, q_row, heads.size(), dim_k, table, token, pairing);
         ops.rope(k_row, k_row, kv_heads.size(), dim_k, table, token, pairing);
-        auto stored = chunk.cache->store(qkv.layer, PartId::k, chunk.first + token, k_row);
-        if (stored) stored = chunk.cache->store(qkv.layer, PartId::v, chunk.first + token, v_row);
+        auto stored = caches_[token]->store(qkv.layer, PartId::k, positions_[token], k_row);
+        if (stored) stored = caches_[token]->store(qkv.layer, PartId::v, positions_[token], v_row);
         if (!stored) errors.note(token, std::move(stored).error());
     });
     return errors.status();
 }
 
-Status Executor::op(const model::Attention& attention, const Chunk& chunk) {
-    const std::size_t n_tokens = chunk.tokens.size(), blocks = (n_tokens + query_block_tokens - 1) / query_block_tokens;
-    const model::KvLayout& layout = program_.kv[attention.layer];
-    const std::size_t group = attention.n_heads / layout.n_kv_heads;
-    const Range heads = share_.heads(attention.n_heads);
-    const std::size_t first_kv_head = share_.kv_heads(attention.n_heads, layout.n_kv_heads).begin;  // of the cache
-    const float* q = at(attention.q);
-    float* out = at(attention.out);
-    // Query heads of one KV head read it together, unless a rank has a part of them only, or there would be fewer tasks
-    // than threads.
-    const auto threads = static_cast<std::size_t>(pool_.size());
-    const bool whole_groups = heads.begin % group == 0 && heads.end % group == 0;
-    const bool enough = threads == 1 || blocks * heads.size() / group >= 2 * threads;
-    const std::size_t together = whole_groups && enough ? group : 1, parts = heads.size() / together;
-    // Late query blocks see the most keys: they are taken first.
-    pool_.parallel_for(blocks * parts, [&](std::size_t task, int) {
-        const std::size_t head = heads.begin + task % parts * together, block = blocks - 1 - task / parts;
-        const std::size_t begin = block * query_block_tokens, end = std::min(begin + query_block_tokens, n_tokens);
-        const auto kv_head = static_cast<std::uint32_t>(head / group - first_kv_head);
-        kernels::AttentionArgs args;
-        args.n_heads = together;
-        args.q_head_stride = layout.query_dim();
-        args.out_head_stride = layout.output_dim();
-        args.q_stride = width(attention.q);
-        args.q = q + begin * args.q_stride + head * layout.query_dim();
-        args.k = chunk.cache->view(attention.layer, PartId::k, kv_head);
-        args.v = chunk.cache->view(attention.layer, PartId::v, kv_head);
-        args.out_stride = width(attention.out);
-        args.out = out + begin * args.out_stride + head * layout.output_dim();
-        args.n_queries = end - begin;
-        args.kv_tokens = chunk.first + end;
-        args.first_position = chunk.first + begin;
-        args.head_dim_k = layout.query_dim();
-        args.head_dim_v = layout.output_dim();
-        args.scale = attention.scale;
-        args.window = attention.window;
-        args.softcap = attention.softcap;
-        kernels::ops().attention(args);
-    });
-    if (layout.kind == model::KvLayout::Kind::latent) return {};  // HeadProject comes next, of the same heads
-    return gather_heads(out, attention.n_heads, layout.output_dim(), width(attention.out), n_tokens);
-}
-
 Status Executor::op(const model::Project& project, const Chunk& chunk) {
-    const std::size_t rows = project.weight.rows, n_tokens = chunk.tokens.size(), out_width = width(project.out);
+    const std::size_t rows = project.weight.rows, n_tokens = chunk.n_tokens, out_width = width(project.out);
     const Range own =
         project.n_heads == 0 ? share_.rows(rows) : share_.heads(project.n_heads).times(rows / project.n_heads);
     Product product{&project.weight, at(project.in), width(project.in), at(project.out), out_width, own};
@@ -239,11 +329,11 @@ Status Executor::op(const model::Project& project, const Chunk& chunk) {
 
 Status Executor::op(const model::ProjectAdd& project, const Chunk& chunk) {
     return multiply_add(project.weight, project.norm, at(project.in), width(project.in), at(project.out),
-                        width(project.out), chunk.tokens.size());
+                        width(project.out), chunk.n_tokens);
 }
 
 Status Executor::op(const model::FfnAdd& ffn, const Chunk& chunk) {
-    const std::size_t n_tokens = chunk.tokens.size(), rows = ffn.up.rows;
+    const std::size_t n_tokens = chunk.n_tokens, rows = ffn.up.rows;
     const Range own = share_.rows(rows);
     const std::size_t block = rows_per_task(own.size());
     const bool gated = ffn.gate.rows != 0;
@@ -252,6 +342,13 @@ Status Executor::op(const model::FfnAdd& ffn, const Chunk& chunk) {
                           {&ffn.up, at(ffn.in), width(ffn.in), up_.data(), rows}};
     const Product &activated = products[0], &up = products[1];
     prepare(products, n_tokens);
+    if (activated.tiles != nullptr && up.tiles != nullptr && packed_->find(ffn.down) != nullptr) {
+        activate_tiles(ffn, products, n_tokens);
+        const bool alone = parts_.size() == 1;
+        if (!alone) HETERO_CHECK(gather_rows(gate_.data(), rows, rows, n_tokens));
+        return multiply_add(ffn.down, ffn.norm, alone ? nullptr : gate_.data(), rows, at(ffn.out), width(ffn.out),
+                            n_tokens);
+    }
     pool_.parallel_for((own.size() + block - 1) / block, [&](std::size_t task, int) {
         const std::size_t begin = own.begin + task * block, end = std::min(begin + block, own.end);
         multiply(activated, begin, end, n_tokens);
@@ -267,14 +364,13 @@ Status Executor::op(const model::FfnAdd& ffn, const Chunk& chunk) {
 
 Status Executor::op(const model::Head& head, const Chunk& chunk) {
     if (chunk.rows == Rows::none) return {};
-    const std::size_t n_tokens = chunk.tokens.size(), hidden = width(head.in), vocab = head.weight.rows;
-    const std::size_t first = chunk.rows == Rows::last ? n_tokens - 1 : 0;
+    const std::size_t n_wanted = wanted_.size(), hidden = width(head.in), vocab = head.weight.rows;
     const Range own = share_.rows(vocab);
-    for (std::size_t begin = first; begin < n_tokens; begin += head_block_tokens) {
-        const std::size_t count = std::min(head_block_tokens, n_tokens - begin);
-        const float* in = at(head.in) + begin * hidden;
-        pool_.parallel_for(count, [&](std::size_t token, int) {
-            normalize(head.norm, in + token * hidden, head_normed_.data() + token * hidden, hidden);
+    for (std::size_t begin = 0; begin < n_wanted; begin += head_block_tokens) {
+        const std::size_t count = std::min(head_block_tokens, n_wanted - begin);
+        const float* in = at(head.in);
+        for_tokens(count, hidden, [&](std::size_t token, int) {
+            normalize(head.norm, in + wanted_[begin + token] * hidden, head_normed_.data() + token * hidden, hidden);
         });
         Product product{&head.weight, head_normed_.data(), hidden, logits_.data(), vocab, own};
         multiply_all({&product, 1}, count, true);
@@ -285,7 +381,7 @@ Status Executor::op(const model::Head& head, const Chunk& chunk) {
         }
         HETERO_CHECK(gather_rows(logits_.data(), vocab, vocab, count));
         for (std::size_t token = 0; token < count && *chunk.on_logits; ++token) {
-            HETERO_CHECK((*chunk.on_logits)(begin + token, {logits_.data() + token * vocab, vocab}));
+            HETERO_CHECK((*chunk.on_logits)(wanted_[begin + token], {logits_.data() + token * vocab, vocab}));
         }
     }
     return {};

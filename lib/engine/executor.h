@@ -1,4 +1,5 @@
-// Runs a program eagerly, op by op, over a chunk of tokens. All memory is taken when it is made.
+// Runs a program over chunks of tokens, op by op. All memory is taken when it is made, and nothing but an error takes
+// more; where the values lie is planned (plan.h).
 // Rows, heads and tokens are divided among the threads of a pool, rows and heads among the ranks of a group before
 // that; the result does not depend on how.
 #pragma once
@@ -10,18 +11,27 @@
 #include <vector>
 
 #include "base/communicator.h"
+#include "base/function_ref.h"
 #include "base/result.h"
 #include "base/threads.h"
+#include "engine/aligned.h"
 #include "engine/kv_cache.h"
 #include "engine/linear.h"
+#include "engine/plan.h"
+#include "engine/queries.h"
 #include "engine/share.h"
 #include "engine/slots.h"
+#include "kernels/api/tiles.h"
 #include "model/program.h"
 
 namespace hetero::engine {
 
 // Which positions of a chunk get logits.
 enum class Rows : std::uint8_t { none, last, all };
+
+// What a chunk is computed for. Within a phase the bits of a token do not depend on the chunk it came in; between
+// phases they differ by rounding.
+enum class Phase : std::uint8_t { prefill, decode };
 
 class Executor {
 public:
@@ -30,30 +40,41 @@ public:
     // `program`, `pool` and `group` must outlive the executor. Chunks have at most `chunk_tokens` tokens. `packed` is
     // null for products that are Precision::precise.
     Executor(const model::Program& program, ThreadPool& pool, std::uint32_t chunk_tokens, Communicator& group,
-             std::shared_ptr<const PackedWeights> packed = nullptr);
+             std::shared_ptr<const PackedWeights> packed = nullptr, Exec exec = Exec::graph);
     // What the constructor takes, without the KV cache and the packed weights.
     [[nodiscard]] static std::uint64_t bytes_needed(const model::Program& program, std::uint32_t chunk_tokens,
                                                     const Communicator& group,
-                                                    Precision precision = Precision::precise);
+                                                    Precision precision = Precision::precise, Exec exec = Exec::graph);
 
-    // Computes `tokens` at positions [first, first + tokens.size()), appends their K and V to `cache`, and hands the
-    // wanted logits to `on_logits` in order (index within the chunk). Token ids must be valid. All ranks of the group
-    // call it with the same arguments and get the same logits; `cache` is of this rank's heads.
-    // Errors: those of KvCache::store (the smallest place is named), of the group, and what on_logits returns.
-    Status run(std::span<const std::int32_t> tokens, std::uint64_t first, KvCache& cache, Rows rows,
-               const LogitsFn& on_logits);
-
-private:
-    struct Chunk {
+    // Some tokens of one sequence, at positions [first, first + tokens.size()).
+    struct Piece {
         std::span<const std::int32_t> tokens;
         std::uint64_t first = 0;
         KvCache* cache = nullptr;
+    };
+    // Computes the pieces, of different sequences, together, appends their K and V to their caches, and hands the
+    // wanted logits to `on_logits` in order (index among all tokens; Rows::last: of each piece); the last ones are
+    // valid until the next call. Token ids must be valid. All ranks of the group call it with the same arguments and
+    // get the same logits; the caches are of this rank's heads.
+    // Errors: those of KvCache::prepare, of KvCache::store (the smallest place is named), of the group, and what
+    // on_logits returns; with Exec::eager, a value that is not finite, named by op, register and position.
+    static constexpr std::size_t head_block_tokens = 32;  // logits computed together: bounds the [tokens][vocab] buffer
+    Status run(std::span<const Piece> pieces, Phase phase, Rows rows, const LogitsFn& on_logits);
+    // Called before each attention op; an error ends run(). Empty: no more.
+    void observe_queries(QueriesFn on_queries) { on_queries_ = std::move(on_queries); }
+
+private:
+    struct Chunk {
+        std::span<const Piece> pieces;
+        std::size_t n_tokens = 0;
+        Phase phase = Phase::prefill;
         Rows rows = Rows::none;
         const LogitsFn* on_logits = nullptr;
     };
     struct Sizes {
         std::size_t k = 0, v = 0, ffn = 0, product = 0, vocab = 0, hidden = 0;  // widest, elements per token
-        std::size_t residual = 0;                                               // likewise
+        std::size_t spans = 0;                                                  // of a decode step
+        std::size_t residual = 0, tiled = 0;                                    // likewise
         std::size_t quantized = 0;                                              // bytes per token
     };
     struct RopeTable {
@@ -72,12 +93,26 @@ private:
         const PackedMatrix* packed = nullptr;     // set by prepare(), where the product is fast
         const std::uint8_t* quantized = nullptr;  // x for it
         const std::uint8_t* residual = nullptr;   // where fine: what quantized lacks of x
+        const kernels::Bf16* tiles = nullptr;     // instead of both, in a chunk that is computed in tiles
     };
 
     static Sizes sizes_of(const model::Program& program);
-    [[nodiscard]] float* at(model::Register index) { return registers_[index].data(); }
+    // The buffers that are planned: the program's registers, then these.
+    enum Scratch : std::uint8_t { k, v, gate, up, product, head_normed, logits, quantized, residual, spans, count_ };
+    static std::vector<Value> values_of(const model::Program& program, std::size_t chunk_tokens, Precision precision);
+    [[nodiscard]] float* at(model::Register index) { return registers_[index]; }
+    [[nodiscard]] Status look_at(const model::Op& op) const;
+    // body(token, worker) for each token; the caller alone does what takes less time than a meeting of the threads.
+    // `width`: about how many elements a token has.
+    template <class Body>
+    void for_tokens(std::size_t n_tokens, std::size_t width, const Body& body) {
+        constexpr std::size_t alone = 12288;  // some 2 us
+        if (n_tokens * width > alone) return pool_.parallel_for(n_tokens, body);
+        for (std::size_t token = 0; token < n_tokens; ++token) body(token, 0);
+    }
     [[nodiscard]] std::size_t width(model::Register index) const { return program_.registers[index].width; }
-    void fill_rope(std::uint64_t first, std::size_t n_tokens);
+    Status place(std::span<const Piece> pieces, std::size_t n_tokens, Rows rows);
+    void fill_rope(std::size_t n_tokens);
 
     Status op(const model::Embed& embed, const Chunk& chunk);
     Status op(const model::Normalize& one, const Chunk& chunk);
@@ -92,13 +127,25 @@ private:
     Status op(const model::MoeAdd& moe, const Chunk& chunk);
     Status op(const model::Head& head, const Chunk& chunk);
 
-    // Before products of one input are computed: quantizes the input for those whose weights are packed.
-    // `fine`: its rounding error is quantized too, and multiplied in a second product.
+    kernels::AttentionArgs attention_args(const model::Attention& attention, std::size_t head, std::size_t n_heads,
+                                          std::size_t token);
+    [[nodiscard]] std::size_t heads_together(const model::Attention& attention, std::size_t tasks) const;
+    void attend_blocks(const model::Attention& attention);  // prefill
+    // Decode, of tokens [begin, end).
+    void attend_spans(const model::Attention& attention, std::size_t begin, std::size_t end);
+
+    // Before products of one input are computed: quantizes the input, or rounds it to tiles, for those whose weights
+    // are packed. `fine`: where it is quantized, its rounding error is too, and multiplied in a second product.
     void prepare(std::span<Product> products, std::size_t n_tokens, bool fine = false);
     void quantize(const float* x, std::size_t x_stride, std::size_t cols, std::size_t n_tokens, std::uint8_t* out,
                   float* residual = nullptr);
-    // Rows [begin, end) of one prepared product.
-    void multiply(const Product& product, std::size_t begin, std::size_t end, std::size_t n_tokens) const;
+    // Rows [begin, end) of one prepared product; to y[token][row - begin] of stride y_stride, or where the product
+    // says.
+    void multiply(const Product& product, std::size_t begin, std::size_t end, std::size_t n_tokens, float* y,
+                  std::size_t y_stride) const;
+    void multiply(const Product& product, std::size_t begin, std::size_t end, std::size_t n_tokens) const {
+        multiply(product, begin, end, n_tokens, product.y + begin, product.y_stride);
+    }
     // Several products of the same input as one parallel loop: fewer meetings of the threads.
     void multiply_all(std::span<Product> products, std::size_t n_tokens, bool fine = false);
     // y += norm(W x)
@@ -110,7 +157,7 @@ private:
                         std::size_t x_head, float* y, std::size_t y_stride, std::size_t y_head, std::size_t n_tokens);
     // Divides the rows of a matrix of every expert that has slots among the threads: body(expert, begin, end).
     void for_expert_rows(Range rows,
-                         const std::function<void(std::uint32_t expert, std::size_t begin, std::size_t end)>& body);
+                         FunctionRef<void(std::uint32_t expert, std::size_t begin, std::size_t end)> body);
     // The input of the experts' products, x [slot][cols], quantized expert by expert; and an expert's product of it.
     void quantize_slots(std::size_t cols, const float* x);
     [[nodiscard]] Product expert_product(const model::Matrix& weight, std::size_t first_slot, const float* x,
@@ -120,6 +167,8 @@ private:
     Status gather_heads(float* y, std::size_t n_heads, std::size_t dim, std::size_t stride, std::size_t n_tokens);
     Status gather(float* y, std::size_t stride, std::size_t n_tokens);  // of parts_
     [[nodiscard]] std::size_t rows_per_task(std::size_t rows) const;
+    // The activations of an FFN whose weights are packed: straight to activated_, and of a rank of several to gate_.
+    void activate_tiles(const model::FfnAdd& ffn, std::span<const Product> products, std::size_t n_tokens);
 
     const model::Program& program_;
     ThreadPool& pool_;
@@ -127,19 +176,48 @@ private:
     Share share_;
     Sizes sizes_;
     std::uint32_t chunk_tokens_;
-    std::vector<std::vector<float>> registers_;  // [register][token][width]
-    std::vector<RopeTable> ropes_;               // [rope]
-    std::vector<float> k_, v_;                   // [token][kv_head][head_dim] of the layer in work
-    std::vector<float> gate_, up_;               // [token][ffn]
-    std::vector<float> product_;                 // [token][row], before it is added
-    std::vector<float> head_normed_, logits_;    // [head token][hidden], [head token][vocab]
+    QueriesFn on_queries_;
+    // Of the tokens in flight, those of all pieces one after the other.
+    std::vector<std::int32_t> ids_;
+    std::vector<std::uint64_t> positions_;
+    std::vector<KvCache*> caches_;
+    // Queries that attend in one task: tokens [begin, end) of those in flight.
+    struct QueryBlock {
+        const Piece* piece;
+        std::uint32_t begin, end;
+    };
+    std::vector<QueryBlock> blocks_;
+    std::vector<std::uint32_t> wanted_;            // tokens that get logits
+    Exec exec_;
+    struct FreeArena {
+        std::size_t bytes = 0;
+        void operator()(std::byte* memory) const noexcept {
+            AlignedAllocator<std::byte>().deallocate(memory, bytes);
+        }
+    };
+    std::unique_ptr<std::byte, FreeArena> arena_;
+    // In the arena:
+    std::vector<float*> registers_;             // [register][token][width]
+    std::span<float> k_, v_;                    // [token][kv_head][head_dim] of the layer in work
+    std::span<float> gate_, up_;                // [token][ffn]
+    std::span<float> product_;                  // [token][row], before it is added
+    std::span<float> head_normed_, logits_;     // [head token][hidden], [head token][vocab]
+    std::span<std::uint8_t> quantized_;         // activations of the products in work
+    std::span<float> residual_;                 // [token][col], of fine products
+    std::span<float> spans_;                    // [token][head][span][max, sum, head_dim] of a decode step
+    std::vector<RopeTable> ropes_;              // [rope]
     Slots slots_;
     std::shared_ptr<const PackedWeights> packed_;  // null: precise
-    std::vector<std::uint8_t> quantized_;          // activations of the products in work
-    std::vector<float> residual_;                  // [token][col], of fine products
-    std::vector<Range> parts_;                     // [rank], elements of a token that are gathered
-    std::vector<std::size_t> part_bytes_;          // [rank]
-    std::vector<float> sent_;                      // [token][element] of this rank's part
+    // Prefill in bf16 (kernels/api/tiles.h), where this backend has it and the weights are packed.
+    const kernels::TileOps* tile_ops_;          // null: no
+    const kernels::TileOps* tiling_ = nullptr;  // of the chunk in work
+    AlignedVector<kernels::Bf16> tiles_;        // the input of the products in work
+    AlignedVector<kernels::Bf16> activated_;    // the input of an FFN's last product
+    AlignedVector<float> work_;                 // [worker][gate, up][token][row of a task]
+    const float* rounded_ = nullptr;            // the register that tiles_ has, when the op before this one rounded it
+    std::vector<Range> parts_;                  // [rank], elements of a token that are gathered
+    std::vector<std::size_t> part_bytes_;       // [rank]
+    std::vector<float> sent_;                   // [token][element] of this rank's part
 };
 
 }  // namespace hetero::engine

@@ -32,13 +32,13 @@ Status Executor::op(const model::LatentKv& kv, const Chunk& chunk) {
     const std::size_t stride = width(kv.in);
     float* in = at(kv.in);
     FirstError errors;
-    pool_.parallel_for(chunk.tokens.size(), [&](std::size_t token, int) {
+    pool_.parallel_for(chunk.n_tokens, [&](std::size_t token, int) {
         float* latent = in + token * stride;
         float* key = latent + layout.head_dim_k;
         normalize(kv.norm, latent, latent, layout.head_dim_k);
         kernels::ops().rope(key, key, 1, layout.head_dim_v, table, token, pairing);
-        auto stored = chunk.cache->store(kv.layer, PartId::k, chunk.first + token, latent);
-        if (stored) stored = chunk.cache->store(kv.layer, PartId::v, chunk.first + token, key);
+        auto stored = caches_[token]->store(kv.layer, PartId::k, positions_[token], latent);
+        if (stored) stored = caches_[token]->store(kv.layer, PartId::v, positions_[token], key);
         if (!stored) errors.note(token, std::move(stored).error());
     });
     return errors.status();
@@ -46,7 +46,7 @@ Status Executor::op(const model::LatentKv& kv, const Chunk& chunk) {
 
 Status Executor::op(const model::LatentQuery& query, const Chunk& chunk) {
     const model::KvLayout& layout = program_.kv[query.layer];
-    const std::size_t n_tokens = chunk.tokens.size(), plain = query.k_absorb.cols;
+    const std::size_t n_tokens = chunk.n_tokens, plain = query.k_absorb.cols;
     const std::size_t in_head = plain + layout.head_dim_v, out_head = layout.query_dim();
     const float* in = at(query.in);
     float* out = at(query.out);
@@ -67,7 +67,7 @@ Status Executor::op(const model::LatentQuery& query, const Chunk& chunk) {
 }
 
 Status Executor::op(const model::HeadProject& project, const Chunk& chunk) {
-    const std::size_t dim = project.weight.rows / project.n_heads, n_tokens = chunk.tokens.size();
+    const std::size_t dim = project.weight.rows / project.n_heads, n_tokens = chunk.n_tokens;
     multiply_heads(project.weight, project.n_heads, at(project.in), width(project.in), project.weight.cols,
                    at(project.out), width(project.out), dim, n_tokens);
     return gather_heads(at(project.out), project.n_heads, dim, width(project.out), n_tokens);

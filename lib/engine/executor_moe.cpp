@@ -8,7 +8,7 @@
 
 namespace hetero::engine {
 
-void Executor::for_expert_rows(Range rows, const std::function<void(std::uint32_t, std::size_t, std::size_t)>& body) {
+void Executor::for_expert_rows(Range rows, FunctionRef<void(std::uint32_t, std::size_t, std::size_t)> body) {
     const std::span<const std::uint32_t> active = slots_.active();
     if (rows.size() == 0) return;
     const std::size_t block = std::min(rows.size(), rows_per_task(rows.size() * active.size()));
@@ -40,13 +40,13 @@ Executor::Product Executor::expert_product(const model::Matrix& weight, std::siz
 }
 
 Status Executor::op(const model::MoeAdd& moe, const Chunk& chunk) {
-    const std::size_t n_tokens = chunk.tokens.size(), hidden = width(moe.in);
+    const std::size_t n_tokens = chunk.n_tokens, hidden = width(moe.in);
     const float* in = at(moe.in);
     // Every rank computes all scores: they are few, and a meeting of the ranks would take longer.
     const std::size_t experts = moe.experts.size();
     Product scores{&moe.router, in, hidden, slots_.scores(), experts, {0, experts}};
     multiply_all({&scores, 1}, n_tokens);
-    HETERO_CHECK(slots_.assign(moe, chunk.first, n_tokens, pool_));
+    HETERO_CHECK(slots_.assign(moe, positions_, pool_));
 
     pool_.parallel_for(slots_.size(), [&](std::size_t slot, int) {
         std::copy_n(in + slots_.token_of(slot) * hidden, hidden, slots_.rows() + slot * hidden);

@@ -17,6 +17,10 @@ std::size_t round_up(std::size_t n, std::size_t granule) { return (n + granule -
 
 std::size_t Executor::rows_per_task(std::size_t rows) const {
     const auto threads = static_cast<std::size_t>(pool_.size());
+    if (tiling_ != nullptr) {  // whole tiles; few enough rows to lie expanded in a cache, and enough to be worth it
+        constexpr std::size_t tasks = 3, tile = kernels::tile_tokens;
+        return std::clamp<std::size_t>(round_up(rows / (threads * tasks), tile), 2 * tile, 6 * tile);
+    }
     if (threads == 1) return std::max<std::size_t>(rows, 1);
     return std::max(row_granule, round_up(rows / (threads * tasks_per_thread), row_granule));
 }
@@ -42,23 +46,76 @@ void Executor::prepare(std::span<Product> products, std::size_t n_tokens, bool f
         product.packed = packed_->find(*product.weight);
         product.quantized = quantized_.data();
         product.residual = fine ? residual : nullptr;
+        if (tiling_ != nullptr && product.packed != nullptr) product.tiles = tiles_.data();
         any = any || product.packed != nullptr;
     }
     if (!any) return;
+    if (tiling_ != nullptr) {
+        if (first.x == nullptr) {  // what activate_tiles() made
+            for (Product& product : products) product.tiles = activated_.data();
+        } else if (first.x != rounded_) {
+            constexpr std::size_t tile = kernels::tile_tokens;
+            pool_.parallel_for((n_tokens + tile - 1) / tile, [&](std::size_t index, int) {
+                const std::size_t begin = index * tile;
+                tiling_->round(first.x + begin * first.x_stride, first.x_stride, std::min(tile, n_tokens - begin),
+                               {tiles_.data() + kernels::tiles_size(begin, cols), cols, 0, cols});
+            });
+            rounded_ = nullptr;
+        }
+        return;
+    }
     quantize(first.x, first.x_stride, cols, n_tokens, quantized_.data(), fine ? residual_.data() : nullptr);
     if (fine) quantize(residual_.data(), cols, cols, n_tokens, residual);
 }
 
-void Executor::multiply(const Product& product, std::size_t begin, std::size_t end, std::size_t n_tokens) const {
+void Executor::activate_tiles(const model::FfnAdd& ffn, std::span<const Product> products, std::size_t n_tokens) {
+    const Range own = share_.rows(ffn.up.rows);
+    const bool gated = ffn.gate.rows != 0, alone = parts_.size() == 1;
+    constexpr std::size_t stride = ffn_tile_rows;
+    pool_.parallel_for((own.size() + stride - 1) / stride, [&](std::size_t task, int worker) {
+        const std::size_t first = task * stride, begin = own.begin + first, end = std::min(begin + stride, own.end);
+        const std::size_t size = chunk_tokens_ * stride, n_rows = end - begin;
+        float* gate = work_.data() + static_cast<std::size_t>(worker) * 2 * size;
+        float* up = gate + size;
+        multiply(products[0], begin, end, n_tokens, gate, stride);
+        if (gated) multiply(products[1], begin, end, n_tokens, up, stride);
+        const kernels::TileColumns out{activated_.data(), own.size(), first, n_rows};
+        if (gated && ffn.activation == model::Activation::silu) {
+            tiling_->silu_mul(gate, up, stride, n_tokens, out);
+        } else {
+            for (std::size_t token = 0; token < n_tokens; ++token) {
+                activate(ffn.activation, gate + token * stride, gated ? up + token * stride : nullptr, n_rows);
+            }
+            tiling_->round(gate, stride, n_tokens, out);
+        }
+        for (std::size_t token = 0; token < n_tokens && !alone; ++token) {  // as the ranks gather it
+            constexpr std::size_t tile = kernels::tile_cols;
+            for (std::size_t col = first; col < first + n_rows; col += tile) {
+                const std::size_t at =
+                    kernels::tiles_size(token / kernels::tile_tokens * kernels::tile_tokens, own.size()) +
+                    (col * kernels::tile_tokens) + token % kernels::tile_tokens * tile;
+                kernels::ops().bf16_to_f32(activated_.data() + at, gate_.data() + token * ffn.up.rows + own.begin + col,
+                                           std::min(tile, first + n_rows - col));
+            }
+        }
+    });
+}
+
+void Executor::multiply(const Product& product, std::size_t begin, std::size_t end, std::size_t n_tokens, float* out,
+                        std::size_t out_stride) const {
     const model::Matrix& w = *product.weight;
-    if (product.packed != nullptr) {
+    if (product.tiles != nullptr) {
         const auto& [packing, data, first_row] = *product.packed;
-        float* y = product.y + first_row;
+        tiling_->gemm(packing, data, begin - first_row, end - first_row, w.cols, product.tiles, n_tokens, false, out,
+                      out_stride);
+    } else if (product.packed != nullptr) {
+        const auto& [packing, data, first_row] = *product.packed;
+        float* y = out - (begin - first_row);
         kernels::ops().packed_gemm(packing, data, begin - first_row, end - first_row, w.cols, product.quantized,
-                                   n_tokens, false, y, product.y_stride);
+                                   n_tokens, false, y, out_stride);
         if (product.residual != nullptr) {
             kernels::ops().packed_gemm(packing, data, begin - first_row, end - first_row, w.cols, product.residual,
-                                       n_tokens, true, y, product.y_stride);
+                                       n_tokens, true, y, out_stride);
         }
     }
     const std::size_t group_rows = w.group_rows == 0 ? w.rows : w.group_rows;
@@ -67,15 +124,15 @@ void Executor::multiply(const Product& product, std::size_t begin, std::size_t e
         // As if the rows before this group were adjacent to it: row r lies at data + r * row_bytes.
         const std::byte* data = w.data + group * (w.group_rows == 0 ? 0 : w.group_bytes - group_rows * w.row_bytes);
         if (n_tokens == 1) {
-            kernels::ops().gemv(w.dtype, data, w.row_bytes, row, group_end, w.cols, product.x, product.y);
+            kernels::ops().gemv(w.dtype, data, w.row_bytes, row, group_end, w.cols, product.x, out - begin);
         } else {
             kernels::ops().gemm(w.dtype, data, w.row_bytes, row, group_end, w.cols, product.x, product.x_stride,
-                                n_tokens, product.y, product.y_stride);
+                                n_tokens, out - begin, out_stride);
         }
         row = group_end;
     }
     for (std::size_t token = 0; token < n_tokens; ++token) {
-        float* y = product.y + token * product.y_stride + begin;
+        float* y = out + token * out_stride;
         if (!w.row_scale.empty()) kernels::ops().mul(w.row_scale.data() + begin, y, end - begin);
         if (!w.bias.empty()) kernels::ops().add(w.bias.data() + begin, y, end - begin);
     }
@@ -145,7 +202,7 @@ Status Executor::multiply_add(const model::Matrix& weight, const std::optional<m
     if (norm) {  // needs whole rows of the product
         multiply_all({&product, 1}, n_tokens);
         HETERO_CHECK(gather_rows(product_.data(), rows, rows, n_tokens));
-        pool_.parallel_for(n_tokens, [&](std::size_t token, int) {
+        for_tokens(n_tokens, 2 * rows, [&](std::size_t token, int) {
             float* values = product_.data() + token * rows;
             normalize(*norm, values, values, rows);
             kernels::ops().add(values, y + token * y_stride, rows);
@@ -156,6 +213,12 @@ Status Executor::multiply_add(const model::Matrix& weight, const std::optional<m
     const std::size_t block = rows_per_task(own.size());
     pool_.parallel_for((own.size() + block - 1) / block, [&](std::size_t task, int) {
         const std::size_t begin = own.begin + task * block, end = std::min(begin + block, own.end);
+        if (product.tiles != nullptr && weight.row_scale.empty() && weight.bias.empty()) {
+            const auto& [packing, data, first_row] = *product.packed;
+            tiling_->gemm(packing, data, begin - first_row, end - first_row, weight.cols, product.tiles, n_tokens, true,
+                          y + begin, y_stride);
+            return;
+        }
         multiply(product, begin, end, n_tokens);
         for (std::size_t token = 0; token < n_tokens; ++token) {
             kernels::ops().add(product.y + token * rows + begin, y + token * y_stride + begin, end - begin);

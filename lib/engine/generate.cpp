@@ -48,12 +48,92 @@ Status check_start(const Session& session, const std::vector<TokenId>& tokens, s
     return {};
 }
 
-// The logits of the last position, where nobody kept them: its token is computed again.
-Result<std::span<const float>> recompute_last(Session& session, const std::vector<TokenId>& tokens) {
-    if (tokens.empty()) return fail(Errc::usage, "there is nothing to continue: the state holds no tokens");
-    HETERO_CHECK(session.truncate(tokens.size() - 1));
-    return session.decode(tokens.back());
-}
+// One sequence on its way.
+class Run {
+public:
+    Run(const Continued& sequence, const Tokenizer& tokenizer, const GenerateOptions& options, Clock::time_point start)
+        : session_(*sequence.session),
+          tokens_(*sequence.tokens),
+          tokenizer_(tokenizer),
+          options_(options),
+          sampler_(options.sampling),
+          start_(start),
+          text_(options.stop, sequence.on_text, out_.text) {
+        out_.pending_token = sequence.pending;
+        if (sequence.pending >= 0 && ends(sequence.pending)) {  // the run that is continued had come to its end
+            stop(FinishReason::eos);
+        } else if (options.max_tokens == 0) {
+            active_ = false;
+        }
+    }
+
+    [[nodiscard]] bool active() const noexcept { return active_; }
+
+    // The token whose logits are needed next; -1 where there is none to feed.
+    Result<TokenId> feed() {
+        if (out_.pending_token >= 0) {
+            if (session_.position() < session_.capacity()) return out_.pending_token;
+            stop(FinishReason::context);
+            return -1;
+        }
+        // The logits of the last position, where nobody kept them: its token is computed again.
+        if (tokens_.empty()) return fail(Errc::usage, "there is nothing to continue: the state holds no tokens");
+        HETERO_CHECK(session_.truncate(tokens_.size() - 1));
+        return tokens_.back();
+    }
+    void fed() {
+        if (out_.pending_token >= 0) tokens_.push_back(out_.pending_token);
+        out_.pending_token = -1;
+    }
+
+    // Chooses the next token.
+    Status take(std::span<const float> logits) {
+        HETERO_TRY(out_.pending_token, sampler_.next(logits, tokens_));
+        const Clock::time_point now = Clock::now();
+        if (out_.token_ids.empty()) {
+            out_.ttft_ms = to_milliseconds(now - start_);
+        } else {
+            out_.itl_ms.push_back(to_milliseconds(now - last_));
+        }
+        last_ = now;
+        const TokenId token = out_.pending_token;
+        out_.token_ids.push_back(token);
+        HETERO_CHECK(text_.push(tokenizer_.piece(token, !options_.show_special)));
+        if (text_.stopped()) {
+            stop(FinishReason::stop);
+        } else if (ends(token)) {
+            stop(FinishReason::eos);
+        } else if (out_.token_ids.size() >= options_.max_tokens) {
+            active_ = false;
+        }
+        return {};
+    }
+
+    Result<Generation> finish() {
+        HETERO_CHECK(text_.finish());
+        return std::move(out_);
+    }
+
+private:
+    [[nodiscard]] bool ends(TokenId token) const {
+        const auto& eos = tokenizer_.eos();
+        return !options_.ignore_eos && std::find(eos.begin(), eos.end(), token) != eos.end();
+    }
+    void stop(FinishReason reason) {
+        out_.reason = reason;
+        active_ = false;
+    }
+
+    Session& session_;
+    std::vector<TokenId>& tokens_;
+    const Tokenizer& tokenizer_;
+    const GenerateOptions& options_;
+    Sampler sampler_;
+    Clock::time_point start_, last_ = start_;
+    Generation out_;
+    TextOut text_;
+    bool active_ = true;
+};
 
 }  // namespace
 
@@ -71,60 +151,51 @@ const char* finish_reason_name(FinishReason reason) noexcept {
     return "unknown";
 }
 
+Result<std::vector<Generation>> generate_together(std::span<const Continued> sequences, const Tokenizer& tokenizer,
+                                                  const GenerateOptions& options) {
+    const Clock::time_point start = Clock::now();
+    HETERO_CHECK(check(options.sampling));
+    std::vector<std::unique_ptr<Run>> runs;
+    for (const Continued& one : sequences) {
+        HETERO_CHECK(check_start(*one.session, *one.tokens, one.first_logits));
+        runs.push_back(std::make_unique<Run>(one, tokenizer, options, start));
+        // Those who are told their logits choose at once, and wait for the others with a token to feed.
+        if (runs.back()->active() && one.pending < 0 && !one.first_logits.empty()) {
+            HETERO_CHECK(runs.back()->take(one.first_logits));
+        }
+    }
+    std::vector<Session::Step> steps;
+    std::vector<Run*> stepping;
+    for (;;) {
+        steps.clear();
+        stepping.clear();
+        for (std::size_t i = 0; i < runs.size(); ++i) {
+            if (!runs[i]->active()) continue;
+            HETERO_TRY(const TokenId token, runs[i]->feed());
+            if (token < 0) continue;
+            steps.push_back({sequences[i].session, token});
+            stepping.push_back(runs[i].get());
+        }
+        if (steps.empty()) break;
+        HETERO_CHECK(Session::decode_together(steps, [&](std::size_t index, std::span<const float> logits) {
+            stepping[index]->fed();
+            return stepping[index]->take(logits);
+        }));
+    }
+    std::vector<Generation> generations;
+    for (const auto& run : runs) {
+        HETERO_TRY(auto generation, run->finish());
+        generations.push_back(std::move(generation));
+    }
+    return generations;
+}
+
 Result<Generation> generate(Session& session, const Tokenizer& tokenizer, std::vector<TokenId>& tokens,
                             std::span<const float> first_logits, TokenId pending, const GenerateOptions& options,
                             const std::function<Status(std::string_view)>& on_text) {
-    const Clock::time_point start = Clock::now();
-    HETERO_CHECK(check(options.sampling));
-    HETERO_CHECK(check_start(session, tokens, first_logits));
-    Sampler sampler(options.sampling);
-    Generation out;
-    out.pending_token = pending;
-    TextOut text(options.stop, on_text, out.text);
-    std::span<const float> logits = first_logits;
-    Clock::time_point last = start;
-    const auto ends = [&](TokenId token) {
-        const auto& eos = tokenizer.eos();
-        return !options.ignore_eos && std::find(eos.begin(), eos.end(), token) != eos.end();
-    };
-    if (pending >= 0 && ends(pending)) {  // the run that is continued had come to its end
-        out.reason = FinishReason::eos;
-        return out;
-    }
-    while (out.token_ids.size() < options.max_tokens) {
-        if (out.pending_token >= 0) {
-            if (session.position() == session.capacity()) {
-                out.reason = FinishReason::context;
-                break;
-            }
-            HETERO_TRY(logits, session.decode(out.pending_token));
-            tokens.push_back(out.pending_token);
-            out.pending_token = -1;
-        } else if (logits.empty()) {
-            HETERO_TRY(logits, recompute_last(session, tokens));
-        }
-        HETERO_TRY(out.pending_token, sampler.next(logits, tokens));
-        const Clock::time_point now = Clock::now();
-        if (out.token_ids.empty()) {
-            out.ttft_ms = to_milliseconds(now - start);
-        } else {
-            out.itl_ms.push_back(to_milliseconds(now - last));
-        }
-        last = now;
-        const TokenId token = out.pending_token;
-        out.token_ids.push_back(token);
-        HETERO_CHECK(text.push(tokenizer.piece(token, !options.show_special)));
-        if (text.stopped()) {
-            out.reason = FinishReason::stop;
-            break;
-        }
-        if (ends(token)) {
-            out.reason = FinishReason::eos;
-            break;
-        }
-    }
-    HETERO_CHECK(text.finish());
-    return out;
+    const Continued one{&session, &tokens, first_logits, pending, on_text};
+    HETERO_TRY(auto generations, generate_together({&one, 1}, tokenizer, options));
+    return std::move(generations.front());
 }
 
 }  // namespace hetero::engine

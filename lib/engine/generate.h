@@ -1,4 +1,4 @@
-// Decoding until something stops it, and the teacher-forced comparison of two KV states. Both are one call for a tool.
+// Decoding until something stops it: one call for a tool.
 #pragma once
 #include <functional>
 #include <memory>
@@ -45,19 +45,17 @@ Result<Generation> generate(Session& session, const Tokenizer& tokenizer, std::v
                             std::span<const float> first_logits, TokenId pending, const GenerateOptions& options,
                             const std::function<Status(std::string_view)>& on_text);
 
-struct DriftStep {
-    double max_abs_dp = 0;  // max over the vocabulary of |p_b - p_a|
-    double kl = 0;          // KL(a || b), nats
-    double max_abs_dlogit = 0;
-    bool top1_equal = true;
-    TokenId token = -1;  // fed at this step (teacher forced)
+// A sequence that generate_together() continues: what generate() is given.
+struct Continued {
+    Session* session = nullptr;
+    std::vector<TokenId>* tokens = nullptr;
+    std::span<const float> first_logits = {};
+    TokenId pending = -1;
+    std::function<Status(std::string_view)> on_text = {};
 };
-
-// Feeds the same tokens after both states, which must hold the same tokens: given `forced`, those; else `first_token`
-// and the greedy continuation of `a`, `steps` long in all. The stored logits of the last position are not part of it
-// (their difference is zero). Both sessions must be at the same position. Logits that are not finite: bad_input naming
-// the step.
-Result<std::vector<DriftStep>> measure_drift(Session& a, Session& b, std::span<const TokenId> forced,
-                                             TokenId first_token, std::uint64_t steps);
+// Several sequences, a session and its forks, step by step together, each until it is at its end; each gets what
+// generate() gives it. Of times, the first token's counts from the call, and between tokens lie the steps of all.
+Result<std::vector<Generation>> generate_together(std::span<const Continued> sequences, const Tokenizer& tokenizer,
+                                                  const GenerateOptions& options);
 
 }  // namespace hetero::engine

@@ -1,40 +1,44 @@
-// The resident KV cache of one session: f16, bf16 or f32, its memory reserved once.
-// Layout per layer and part: [kv_head][capacity][head_dim]. K is stored after RoPE, half-split. Of layers with latents:
-// [capacity][latent | RoPE key], so that one row is what a query is multiplied with.
+// The resident KV cache of one sequence: a table of pages of a pool. Sequences that have a prefix in common share its
+// pages; the first store into a shared page copies it.
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "base/result.h"
-#include "engine/share.h"
-#include "kernels/api/ops.h"
-#include "kv/state.h"
-#include "model/program.h"
+#include "engine/kv_pool.h"
 
 namespace hetero::engine {
 
 class KvCache {
 public:
-    // `heads`: of each layer, the KV heads that are kept, those of one rank; none given: all. They are counted from 0
-    // here; messages name them as the model does.
-    // What create() reserves; the largest number where it is beyond 64 bits.
-    [[nodiscard]] static std::uint64_t bytes_needed(std::span<const model::KvLayout> layers, kernels::DType dtype,
-                                                    std::uint64_t capacity_tokens, std::span<const Range> heads = {});
-    // dtype: f16, bf16 or f32. Errors: resource.
-    static Result<KvCache> create(std::span<const model::KvLayout> layers, kernels::DType dtype,
-                                  std::uint64_t capacity_tokens, std::span<const Range> heads = {});
+    // Takes no pages yet. Errors: resource.
+    static Result<KvCache> create(std::shared_ptr<KvPool> pool, std::uint64_t capacity_tokens);
+    KvCache(KvCache&& other) noexcept = default;
+    KvCache& operator=(KvCache&& other) noexcept;
+    ~KvCache() { truncate(0); }
 
-    [[nodiscard]] kernels::DType dtype() const noexcept { return dtype_; }
+    [[nodiscard]] const KvPool& pool() const noexcept { return *pool_; }
+    [[nodiscard]] kernels::DType dtype() const noexcept { return pool_->dtype(); }
     [[nodiscard]] std::uint64_t capacity() const noexcept { return capacity_; }
-    [[nodiscard]] std::uint32_t heads(std::size_t layer) const noexcept { return layers_[layer].n_kv_heads; }
-    [[nodiscard]] std::uint32_t first_head(std::size_t layer) const noexcept { return first_heads_[layer]; }
-    [[nodiscard]] std::uint32_t head_dim(std::size_t layer, kv::PartId part) const noexcept;
-    // K and V as attention reads them. Of a latent layer both are the whole rows, of which the values are the first
-    // part.
+    [[nodiscard]] std::uint32_t heads(std::size_t layer) const noexcept { return pool_->heads(layer); }
+    [[nodiscard]] std::uint32_t first_head(std::size_t layer) const noexcept { return pool_->first_head(layer); }
+    [[nodiscard]] std::uint32_t head_dim(std::size_t layer, kv::PartId part) const noexcept {
+        return pool_->head_dim(layer, part);
+    }
+
+    // Another sequence with the same first tokens, of the same capacity. Takes no pages. Errors: resource.
+    [[nodiscard]] Result<KvCache> fork(std::uint64_t n_tokens) const;
+    // Makes the pages of tokens [first, end), end <= capacity(), those of this sequence alone; before they are stored.
+    // Those before `first` exist. Errors: resource, when the pool has no more.
+    Status prepare(std::uint64_t first, std::uint64_t end);
+    // Gives back the pages after the first n_tokens.
+    void truncate(std::uint64_t n_tokens) noexcept;
+
+    // K and V as attention reads them, valid until the next prepare(), truncate() or move. Of a latent layer both are
+    // the whole rows, of which the values are the first part.
     [[nodiscard]] kernels::KvView view(std::size_t layer, kv::PartId part, std::uint32_t head) const noexcept;
 
     // Converts one token's values [kv_head][head_dim] and stores them (tokens may be stored from several threads at
@@ -51,22 +55,17 @@ public:
                 std::span<const std::byte> in, std::uint32_t in_heads, std::uint32_t in_first);
 
 private:
-    struct Free {
-        void operator()(std::byte* memory) const noexcept { std::free(memory); }
-    };
+    KvCache(std::shared_ptr<KvPool> pool, std::uint64_t capacity);
     [[nodiscard]] std::byte* row(std::size_t layer, kv::PartId part, std::uint32_t head,
                                  std::uint64_t token) const noexcept;
     [[nodiscard]] std::size_t row_bytes(std::size_t layer, kv::PartId part) const noexcept;
-    [[nodiscard]] std::size_t token_stride(std::size_t layer, kv::PartId part) const noexcept;  // elements
     [[nodiscard]] tl::unexpected<Error> not_finite(std::size_t layer, kv::PartId part, std::uint64_t token,
                                                    std::uint32_t head, const float* values) const;
 
-    std::vector<model::KvLayout> layers_;           // n_kv_heads: those that are kept
-    std::vector<std::uint32_t> first_heads_;        // [layer], of the model's
-    std::vector<std::size_t> k_offset_, v_offset_;  // [layer], bytes into memory_
-    std::unique_ptr<std::byte, Free> memory_;
-    kernels::DType dtype_ = kernels::DType::f16;
+    std::shared_ptr<KvPool> pool_;
     std::uint64_t capacity_ = 0;
+    std::vector<KvPool::Page> pages_;  // [page of the sequence]; room for those of the capacity
+    std::vector<std::byte*> memory_;   // their memory
 };
 
 }  // namespace hetero::engine

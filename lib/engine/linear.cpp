@@ -6,10 +6,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <mutex>
 #include <new>
 #include <tuple>
+
+#include "base/hash.h"
+#include "base/log.h"
 
 namespace hetero::engine {
 namespace {
@@ -98,12 +102,57 @@ std::uint64_t PackedWeights::bytes_needed(const model::Program& program, const S
     return bytes;
 }
 
-PackedWeights::PackedWeights(const model::Program& program, ThreadPool& pool, const Share& share) {
-    const std::size_t bytes = (bytes_needed(program, share) / huge_page + 1) * huge_page;
-    memory_.reset(static_cast<std::byte*>(std::aligned_alloc(huge_page, bytes)));
+namespace {
+
+// What a file of packed weights is bound to: these weights, packed so.
+std::string key_of(const model::Model& model, const Share& share) {
+    std::string key = fmt::format("hetero-packed 1\nweights {}\nrank {} of {}\n", to_hex(model.weights_digest),
+                                  share.rank(), share.size());
+    for_each_matrix(model.program, share, [&](const model::Matrix& matrix, Range rows) {
+        key += fmt::format("{} {} {}x{} {}+{}\n", matrix.name,
+                           kernels::packing_info(kernels::packing_of(matrix.dtype)).name, matrix.rows, matrix.cols,
+                           groups_of(rows).begin, bytes_of(matrix, rows));
+    });
+    return key;
+}
+
+}  // namespace
+
+PackedWeights::PackedWeights(const model::Model& model, ThreadPool& pool, const Share& share, const WarmFolder& warm)
+    : bytes_(bytes_needed(model.program, share)) {
+    std::string key, path;
+    if (!warm.path.empty() && bytes_ != 0) {
+        key = key_of(model, share);
+        path = fmt::format("{}/{}.packed", warm.path, to_hex(sha256(key)).substr(0, 32));
+        if (std::error_code error; std::filesystem::exists(path, error)) {
+            auto kept = io::KeptBytes::open(path, key, bytes_, pool);
+            if (kept) {
+                file_.emplace(std::move(*kept));
+            } else {
+                log::warn("packed weights are not used: {}", kept.error().message);
+            }
+        }
+    }
+    if (!file_) pack(model, pool, share);
+    const std::byte* at = file_ ? file_->bytes().data() : memory_.get();
+    if (!file_ && warm.make && !path.empty()) {
+        const Status written = io::KeptBytes::write(path, key, {at, bytes_}, pool);
+        if (!written) log::warn("packed weights are not kept: {}", written.error().message);
+        warm_ = written.has_value();
+    }
+    warm_ = warm_ || file_;
+    for_each_matrix(model.program, share, [&](const model::Matrix& matrix, Range rows) {
+        matrices_[&matrix] = {kernels::packing_of(matrix.dtype), at, groups_of(rows).begin * packed_rows};
+        at += bytes_of(matrix, rows);
+    });
+}
+
+void PackedWeights::pack(const model::Model& model, ThreadPool& pool, const Share& share) {
+    const std::size_t whole = (bytes_ / huge_page + 1) * huge_page;
+    memory_.reset(static_cast<std::byte*>(std::aligned_alloc(huge_page, whole)));
     if (memory_ == nullptr) throw std::bad_alloc();
 #ifdef __linux__
-    (void)madvise(memory_.get(), bytes, MADV_HUGEPAGE);  // a hint: fewer page walks while weights stream by
+    (void)madvise(memory_.get(), whole, MADV_HUGEPAGE);  // a hint: fewer page walks while weights stream by
 #endif
     struct Task {
         const model::Matrix* matrix;
@@ -113,9 +162,8 @@ PackedWeights::PackedWeights(const model::Program& program, ThreadPool& pool, co
     constexpr std::size_t groups_per_task = 32;
     std::vector<Task> tasks;
     std::byte* at = memory_.get();
-    for_each_matrix(program, share, [&](const model::Matrix& matrix, Range rows) {
+    for_each_matrix(model.program, share, [&](const model::Matrix& matrix, Range rows) {
         const Range groups = groups_of(rows);
-        matrices_[&matrix] = {kernels::packing_of(matrix.dtype), at, groups.begin * packed_rows};
         for (std::size_t group = groups.begin; group < groups.end; group += groups_per_task) {
             tasks.push_back({&matrix,
                              {group, std::min(group + groups_per_task, groups.end)},
@@ -123,11 +171,22 @@ PackedWeights::PackedWeights(const model::Program& program, ThreadPool& pool, co
         }
         at += bytes_of(matrix, rows);
     });
+    const auto forget = [&](const model::Matrix& matrix, Range groups) {
+        const std::byte* begin = row_of(matrix, groups.begin * packed_rows);
+        const std::byte* last = row_of(matrix, std::min<std::size_t>(groups.end * packed_rows, matrix.rows) - 1);
+        io::TensorView packed;
+        packed.bytes = {begin, static_cast<std::size_t>(last - begin) + matrix.row_bytes};
+        model.weights->forget(packed);
+    };
     pool.parallel_for(tasks.size(), [&](std::size_t index, int) {
         const auto& [matrix, groups, packed] = tasks[index];
         for (std::size_t group = groups.begin; group < groups.end; ++group) {
             pack_group(*matrix, group, packed + (group - groups.begin) * group_bytes_of(*matrix));
         }
+        forget(*matrix, groups);
+    });
+    for_each_matrix(model.program, share, [&](const model::Matrix& matrix, Range rows) {
+        if (const Range groups = groups_of(rows); groups.size() != 0) forget(matrix, groups);  // pages between tasks
     });
 }
 
@@ -145,21 +204,21 @@ Kept& all_kept() {
     return kept;
 }
 
-Key key_of(const model::Model& model, const Share& share) { return {&model, share.rank(), share.size()}; }
+Key place_of(const model::Model& model, const Share& share) { return {&model, share.rank(), share.size()}; }
 
 }  // namespace
 
 bool PackedWeights::kept(const model::Model& model, const Share& share) {
     Kept& all = all_kept();
     const std::lock_guard lock(all.mutex);
-    const auto found = all.weights.find(key_of(model, share));
+    const auto found = all.weights.find(place_of(model, share));
     return found != all.weights.end() && !found->second.expired();
 }
 
 std::shared_ptr<const PackedWeights> PackedWeights::of(const std::shared_ptr<const model::Model>& model,
-                                                       ThreadPool& pool, const Share& share) {
+                                                       ThreadPool& pool, const Share& share, const WarmFolder& warm) {
     Kept& all = all_kept();
-    const Key key = key_of(*model, share);
+    const Key key = place_of(*model, share);
     const std::lock_guard lock(all.mutex);
     std::erase_if(all.weights, [](const auto& entry) { return entry.second.expired(); });
     if (const auto found = all.weights.find(key); found != all.weights.end()) {
@@ -169,7 +228,7 @@ std::shared_ptr<const PackedWeights> PackedWeights::of(const std::shared_ptr<con
         std::shared_ptr<const model::Model> model;
         PackedWeights weights;
     };
-    const std::shared_ptr<const Both> both(new Both{model, PackedWeights(model->program, pool, share)});
+    const std::shared_ptr<const Both> both(new Both{model, PackedWeights(*model, pool, share, warm)});
     std::shared_ptr<const PackedWeights> weights(both, &both->weights);
     all.weights[key] = weights;
     return weights;

@@ -4,10 +4,13 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <optional>
+#include <string>
 #include <unordered_map>
 
 #include "base/threads.h"
 #include "engine/share.h"
+#include "io/kept_bytes.h"
 #include "kernels/api/packed.h"
 #include "model/model.h"
 
@@ -24,18 +27,29 @@ struct PackedMatrix {
     std::size_t first_row = 0;        // a multiple of kernels::packed_rows
 };
 
+// A folder that keeps packed weights from one run to the next, in files bound to weights_digest, packing and rows.
+struct WarmFolder {
+    std::string path;   // empty: none
+    bool make = false;  // packed weights that it lacks are written to it; else it is only read
+};
+
 // Packed copies of the matrices that a program multiplies by, of the rows that one rank computes. Immutable, so
 // sessions of one model share them.
 class PackedWeights {
 public:
-    // The weights of `model`, packed now by the threads of `pool` unless another session keeps them already.
-    // Throws std::bad_alloc.
+    // The weights of `model`: those that another session keeps, or a file of `warm`, or packed now by the threads of
+    // `pool`; the pages of the model's own files are given back meanwhile. What cannot be read from or written to
+    // `warm` is said in the log alone. Throws std::bad_alloc.
     static std::shared_ptr<const PackedWeights> of(const std::shared_ptr<const model::Model>& model, ThreadPool& pool,
-                                                   const Share& share = Share(0, 1));
+                                                   const Share& share = Share(0, 1), const WarmFolder& warm = {});
     [[nodiscard]] static std::uint64_t bytes_needed(const model::Program& program, const Share& share = Share(0, 1));
 
     // Whether a session keeps them, so that another one takes no memory for them.
     [[nodiscard]] static bool kept(const model::Model& model, const Share& share);
+
+    // Whether a file has them: they were read from it, or written to it.
+    [[nodiscard]] bool warm() const noexcept { return warm_; }
+    [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
 
     // Null for a matrix that is not packed.
     [[nodiscard]] const PackedMatrix* find(const model::Matrix& matrix) const noexcept;
@@ -44,9 +58,13 @@ private:
     struct Free {
         void operator()(std::byte* memory) const noexcept { std::free(memory); }
     };
-    PackedWeights(const model::Program& program, ThreadPool& pool, const Share& share);
+    PackedWeights(const model::Model& model, ThreadPool& pool, const Share& share, const WarmFolder& warm);
+    void pack(const model::Model& model, ThreadPool& pool, const Share& share);
 
-    std::unique_ptr<std::byte, Free> memory_;
+    std::unique_ptr<std::byte, Free> memory_;  // null: they lie in file_
+    std::optional<io::KeptBytes> file_;
+    std::size_t bytes_ = 0;
+    bool warm_ = false;
     std::unordered_map<const model::Matrix*, PackedMatrix> matrices_;
 };
 

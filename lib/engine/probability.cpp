@@ -28,12 +28,20 @@ Result<LogitDifference> compare_logits(std::span<const float> a, std::span<const
     for (std::size_t i = 0; i < a.size(); ++i) {
         const double log_a = a[i] - *total_a, log_b = b[i] - *total_b;
         const double p_a = std::exp(log_a), p_b = std::exp(log_b);
-        out.max_abs_dp = std::max(out.max_abs_dp, std::fabs(p_b - p_a));
+        if (const double dp = std::fabs(p_b - p_a); dp > out.max_abs_dp || i == 0) {
+            out.max_abs_dp = dp;
+            out.worst = static_cast<std::int32_t>(i);
+            out.p_a = p_a;
+            out.p_b = p_b;
+        }
         out.kl += p_a * (log_a - log_b);
         out.max_abs_dlogit = std::max(out.max_abs_dlogit, std::fabs(static_cast<double>(b[i]) - a[i]));
     }
     out.kl = std::max(out.kl, 0.0);  // never negative but for rounding
-    out.top1_equal = argmax(a) == argmax(b);
+    out.top_a = argmax(a);
+    out.top_b = argmax(b);
+    out.log_sum_a = *total_a;
+    out.log_sum_b = *total_b;
     return out;
 }
 

@@ -16,25 +16,31 @@ namespace {
 
 using kv::PartId;
 
+constexpr std::uint32_t most_sequences = 1U << 16;
+
 Status check_options(const Options& options) {
     const kernels::DType type = options.kv_dtype;
     if (type != kernels::DType::f16 && type != kernels::DType::bf16 && type != kernels::DType::f32) {
         return fail(Errc::usage, "the KV type must be f16, bf16 or f32, not {}", kernels::dtype_info(type).name);
     }
     if (options.chunk_tokens == 0) return fail(Errc::usage, "a prefill chunk must have at least one token");
+    if (options.sequences == 0 || options.sequences > most_sequences) {
+        return fail(Errc::usage, "a session of {} sequences: 1 to {} are possible", options.sequences, most_sequences);
+    }
     if (options.threads < 0) return fail(Errc::usage, "the number of threads cannot be {}", options.threads);
     return {};
 }
 
-Status check_memory(std::uint64_t kv_bytes, std::uint64_t work_bytes, std::uint64_t capacity) {
+Status check_memory(std::uint64_t kv_bytes, std::uint64_t work_bytes, std::uint32_t sequences, std::uint64_t capacity) {
     const std::uint64_t available = read_system_limits().memory_available_bytes;
     std::uint64_t needed = 0;
     if (__builtin_add_overflow(kv_bytes, work_bytes, &needed)) needed = std::numeric_limits<std::uint64_t>::max();
     if (available != 0 && needed > available) {
         return fail(Errc::resource,
-                    "a session of {} tokens needs {} bytes ({} of KV cache, {} to work in), but {} are available; "
+                    "a session of {}{} tokens needs {} bytes ({} of KV cache, {} to work in), but {} are available; "
                     "ask for fewer tokens or a smaller chunk",
-                    capacity, needed, kv_bytes, work_bytes, available);
+                    sequences == 1 ? "" : fmt::format("{} sequences of ", sequences), capacity, needed, kv_bytes,
+                    work_bytes, available);
     }
     return {};
 }
@@ -78,26 +84,50 @@ kv::Identity identity_of(const model::Model& model, const Digest& tokenizer_dige
     return identity;
 }
 
-struct Session::Impl {
-    Impl(std::shared_ptr<const model::Model> model_, const Options& options_, Communicator& group_, std::uint32_t chunk,
-         KvCache cache_)
+// What the sessions of one family share.
+struct Session::Core {
+    Core(std::shared_ptr<const model::Model> model_, const Options& options_, Communicator& group_,
+         std::uint32_t chunk_tokens_, std::shared_ptr<KvPool> kv_)
         : model(std::move(model_)),
           options(options_),
           group(group_),
           pool(options.threads == 0 ? default_thread_count() : options.threads),
-          cache(std::move(cache_)),
-          executor(model->program, pool, chunk, group,
-                   options.precision == Precision::fast ? PackedWeights::of(model, pool, Share(group)) : nullptr),
-          chunk_tokens(chunk),
-          first_held(model->program.kv.size()) {}
+          kv(std::move(kv_)),
+          packed(options.precision == Precision::fast ? PackedWeights::of(model, pool, Share(group), options.warm)
+                                                      : nullptr),
+          executor(model->program, pool, most_tokens(chunk_tokens_, options), group, packed, options.exec),
+          chunk_tokens(chunk_tokens_) {
+        pieces.reserve(options.sequences);
+    }
+    [[nodiscard]] static std::uint32_t most_tokens(std::uint32_t chunk, const Options& options) {
+        return std::max(chunk, options.sequences);
+    }
 
     std::shared_ptr<const model::Model> model;
     Options options;
     Communicator& group;
     ThreadPool pool;
-    KvCache cache;
+    std::shared_ptr<KvPool> kv;
+    std::shared_ptr<const PackedWeights> packed;  // null: Precision::precise
     Executor executor;
     std::uint32_t chunk_tokens;
+    std::vector<Executor::Piece> pieces;  // of a step
+};
+
+struct Session::Impl {
+    Impl(std::shared_ptr<Core> core_, KvCache cache_)
+        : core(std::move(core_)),
+          model(core->model),
+          options(core->options),
+          group(core->group),
+          cache(std::move(cache_)),
+          first_held(model->program.kv.size()) {}
+
+    std::shared_ptr<Core> core;
+    std::shared_ptr<const model::Model> model;
+    const Options& options;
+    Communicator& group;
+    KvCache cache;
     std::uint64_t position = 0;
     std::uint64_t import_tokens = 0;
     std::vector<bool> imported;             // [layer], empty unless an import is under way
@@ -128,19 +158,39 @@ Result<std::unique_ptr<Session>> Session::create(std::shared_ptr<const model::Mo
         return fail(Errc::usage, "{} ranks cannot divide the model's {} attention heads", group.size(), most);
     }
     const std::vector<Range> heads = kv_heads_by_layer(program, Share(group));
-    const std::uint64_t kv_bytes = KvCache::bytes_needed(program.kv, options.kv_dtype, capacity_tokens, heads);
-    std::uint64_t work_bytes = Executor::bytes_needed(program, chunk, group, options.precision);
+    const std::uint64_t pages = KvPool::pages_for(capacity_tokens) * options.sequences;  // below 2^64 / 64 * 2^16
+    const std::uint64_t kv_bytes = KvPool::bytes_needed(program.kv, options.kv_dtype, pages, heads);
+    std::uint64_t work_bytes =
+        Executor::bytes_needed(program, Core::most_tokens(chunk, options), group, options.precision, options.exec);
     const bool fast = options.precision == Precision::fast;
     if (fast && !PackedWeights::kept(*model, Share(group))) {
         work_bytes += PackedWeights::bytes_needed(program, Share(group));
     }
-    HETERO_CHECK(check_memory(kv_bytes, work_bytes, capacity_tokens));
-    HETERO_TRY(KvCache cache, KvCache::create(program.kv, options.kv_dtype, capacity_tokens, heads));
+    HETERO_CHECK(check_memory(kv_bytes, work_bytes, options.sequences, capacity_tokens));
+    HETERO_TRY(std::shared_ptr<KvPool> pool, KvPool::create(program.kv, options.kv_dtype, pages, heads));
+    HETERO_TRY(KvCache cache, KvCache::create(pool, capacity_tokens));
     try {
-        auto impl = std::make_unique<Impl>(std::move(model), options, group, chunk, std::move(cache));
-        return std::unique_ptr<Session>(new Session(std::move(impl)));
+        auto core = std::make_shared<Core>(std::move(model), options, group, chunk, std::move(pool));
+        return std::unique_ptr<Session>(new Session(std::make_unique<Impl>(std::move(core), std::move(cache))));
     } catch (const std::exception& error) {  // memory, or threads
         return fail(Errc::resource, "cannot set up a session of {} tokens: {}", capacity_tokens, error.what());
+    }
+}
+
+Result<std::unique_ptr<Session>> Session::fork(std::uint64_t n_tokens) const {
+    HETERO_CHECK(impl_->check_ready());
+    if (n_tokens > position() || !can_truncate(n_tokens)) {
+        return fail(Errc::usage, "a sequence of {} tokens cannot begin with the first {} of one of {}", n_tokens,
+                    n_tokens, position());
+    }
+    HETERO_TRY(KvCache cache, impl_->cache.fork(n_tokens));
+    try {
+        auto impl = std::make_unique<Impl>(impl_->core, std::move(cache));
+        impl->position = n_tokens;
+        if (n_tokens != 0) impl->first_held = impl_->first_held;
+        return std::unique_ptr<Session>(new Session(std::move(impl)));
+    } catch (const std::bad_alloc&) {
+        return fail(Errc::resource, "out of memory for another sequence");
     }
 }
 
@@ -148,10 +198,16 @@ Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Session::~Session() = default;
 
 const model::Model& Session::model() const noexcept { return *impl_->model; }
-int Session::threads() const noexcept { return impl_->pool.size(); }
+int Session::threads() const noexcept { return impl_->core->pool.size(); }
 kernels::DType Session::kv_dtype() const noexcept { return impl_->options.kv_dtype; }
+bool Session::warm() const noexcept { return impl_->core->packed != nullptr && impl_->core->packed->warm(); }
+std::uint64_t Session::packed_bytes() const noexcept {
+    return impl_->core->packed == nullptr ? 0 : impl_->core->packed->bytes();
+}
 std::uint64_t Session::position() const noexcept { return impl_->position; }
 std::uint64_t Session::capacity() const noexcept { return impl_->cache.capacity(); }
+
+void Session::observe_queries(QueriesFn on_queries) { impl_->core->executor.observe_queries(std::move(on_queries)); }
 
 Status Session::Impl::check_ready() const {
     if (imported.empty()) return {};
@@ -180,13 +236,14 @@ Status Session::prefill(std::span<const TokenId> tokens, Logits which, const Log
     HETERO_CHECK(impl_->check_tokens(tokens));
     for (std::size_t done = 0; done < tokens.size();) {
         const std::span<const TokenId> chunk =
-            tokens.subspan(done, std::min<std::size_t>(impl_->chunk_tokens, tokens.size() - done));
+            tokens.subspan(done, std::min<std::size_t>(impl_->core->chunk_tokens, tokens.size() - done));
         const std::uint64_t first = impl_->position;
         Rows rows = Rows::none;
         if (on_logits && which == Logits::all) rows = Rows::all;
         if (on_logits && which == Logits::last && done + chunk.size() == tokens.size()) rows = Rows::last;
-        HETERO_CHECK(impl_->executor.run(
-            chunk, first, impl_->cache, rows,
+        const Executor::Piece piece{chunk, first, &impl_->cache};
+        HETERO_CHECK(impl_->core->executor.run(
+            {&piece, 1}, Phase::prefill, rows,
             [&](std::size_t index, std::span<const float> logits) { return on_logits(first + index, logits); }));
         impl_->position += chunk.size();
         done += chunk.size();
@@ -195,16 +252,36 @@ Status Session::prefill(std::span<const TokenId> tokens, Logits which, const Log
     return {};
 }
 
+Status Session::decode_together(std::span<const Step> steps, const StepLogitsFn& on_logits) {
+    if (steps.empty()) return {};
+    Core& core = *steps.front().session->impl_->core;
+    if (steps.size() > core.options.sequences) {
+        return fail(Errc::usage, "{} sequences in a step, where {} were asked for", steps.size(),
+                    core.options.sequences);
+    }
+    core.pieces.clear();
+    for (const Step& step : steps) {
+        Impl& impl = *step.session->impl_;
+        if (impl.core.get() != &core) return fail(Errc::usage, "sequences of different models or sessions in a step");
+        for (const Executor::Piece& piece : core.pieces) {
+            if (piece.cache == &impl.cache) return fail(Errc::usage, "a sequence is twice in a step");
+        }
+        HETERO_CHECK(impl.check_ready());
+        HETERO_CHECK(impl.check_tokens({&step.token, 1}));
+        core.pieces.push_back({{&step.token, 1}, impl.position, &impl.cache});
+    }
+    HETERO_CHECK(core.executor.run(core.pieces, Phase::decode, Rows::last, on_logits));
+    for (const Step& step : steps) ++step.session->impl_->position;
+    return {};
+}
+
 Result<std::span<const float>> Session::decode(TokenId token) {
-    HETERO_CHECK(impl_->check_ready());
-    HETERO_CHECK(impl_->check_tokens({&token, 1}));
     std::span<const float> result;
-    HETERO_CHECK(impl_->executor.run({&token, 1}, impl_->position, impl_->cache, Rows::last,
-                                     [&result](std::size_t, std::span<const float> logits) -> Status {
-                                         result = logits;
-                                         return {};
-                                     }));
-    ++impl_->position;
+    const Step step{this, token};
+    HETERO_CHECK(decode_together({&step, 1}, [&result](std::size_t, std::span<const float> logits) -> Status {
+        result = logits;
+        return {};
+    }));
     return result;
 }
 
@@ -350,6 +427,7 @@ Status Session::import_layer(const kv::Header& header, std::uint32_t layer, cons
     if (impl_->imported[layer]) return fail(Errc::usage, "layer {} is imported twice", layer);
     HETERO_CHECK(impl_->check_kind(header, layer));
     const std::uint64_t first = header.layer_shape(layer).first_token(n_tokens);
+    HETERO_CHECK(impl_->cache.prepare(0, n_tokens));
     try {
         for (const PartId id : {PartId::k, PartId::v}) {
             HETERO_CHECK(impl_->import_part(header, layer, value.part(id), id, first, n_tokens));
@@ -384,6 +462,7 @@ Status Session::truncate(std::uint64_t n_tokens) {
             impl_->position, n_tokens);
     }
     impl_->position = std::min(impl_->position, n_tokens);
+    impl_->cache.truncate(impl_->position);
     if (n_tokens == 0) {  // also ends an import that did not come to its end
         impl_->imported.clear();
         std::fill(impl_->first_held.begin(), impl_->first_held.end(), 0);

@@ -10,6 +10,8 @@
 #include "base/hash.h"
 #include "base/result.h"
 #include "engine/linear.h"
+#include "engine/plan.h"
+#include "engine/queries.h"
 #include "kv/state.h"
 #include "model/model.h"
 
@@ -25,6 +27,9 @@ struct Options {
     // heads, and all make the same calls with the same arguments.
     Communicator* group = nullptr;             // null: this process alone
     Precision precision = Precision::precise;  // of products with the weights
+    WarmFolder warm = {};                      // of Precision::fast
+    Exec exec = Exec::graph;                   // how the ops are run; the bits are the same
+    std::uint32_t sequences = 1;               // memory for so many: a session and its forks
 };
 
 enum class Logits { none, last, all };
@@ -47,6 +52,9 @@ public:
     [[nodiscard]] const model::Model& model() const noexcept;
     [[nodiscard]] int threads() const noexcept;
     [[nodiscard]] kernels::DType kv_dtype() const noexcept;
+    [[nodiscard]] std::uint64_t packed_bytes()
+        const noexcept;                                     // of its weights, shared with sessions of the same model
+    [[nodiscard]] bool warm() const noexcept;               // a file of Options::warm has them
     [[nodiscard]] std::uint64_t position() const noexcept;  // tokens in the cache
     [[nodiscard]] std::uint64_t capacity() const noexcept;
 
@@ -60,6 +68,24 @@ public:
 
     // One step: appends `token`, gives the logits of the next one [vocab_size], valid until the next call.
     Result<std::span<const float>> decode(TokenId token);
+
+    // Called with the queries of every layer while tokens are computed ; empty: no more.
+    void observe_queries(QueriesFn on_queries);
+
+    // Another sequence that begins with the first n_tokens of this one, of the same capacity: it uses the same weights,
+    // threads and memory, shares the pages of what is common, and is used by the same thread. With 0 it is empty.
+    // Errors: usage (more tokens than there are, or than can_truncate() lets go back to), resource.
+    Result<std::unique_ptr<Session>> fork(std::uint64_t n_tokens) const;
+
+    // One step of several sequences, a session and its forks: appends a token to each and hands out the logits of the
+    // next one, in order; each sequence gets the bits of decode() alone, whoever is beside it. An error is one for all:
+    // none has advanced. At most Options::sequences.
+    struct Step {
+        Session* session;
+        TokenId token;
+    };
+    using StepLogitsFn = std::function<Status(std::size_t index, std::span<const float> logits)>;
+    static Status decode_together(std::span<const Step> steps, const StepLogitsFn& on_logits);
 
     // The cache as a layer of a KV state, in the resident type: the heads of this rank, of the tokens before position()
     // that layer_shapes() says are stored. Errors: usage (no such layer; tokens that an imported state did not have).
@@ -81,6 +107,7 @@ public:
     [[nodiscard]] bool can_truncate(std::uint64_t n_tokens) const noexcept;
 
 private:
+    struct Core;
     struct Impl;
     explicit Session(std::unique_ptr<Impl> impl);
     std::unique_ptr<Impl> impl_;

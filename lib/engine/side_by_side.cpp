@@ -33,16 +33,14 @@ private:
     Status compare(std::span<const float> of_a, std::span<const float> of_b, std::size_t target) {
         if (target >= vocab_) return fail(Errc::usage, "token {} is outside the vocabulary of {}", target, vocab_);
         HETERO_TRY(const LogitDifference difference, compare_logits(of_a, of_b, "first model", "second model"));
-        HETERO_TRY(const double total_a, log_sum_exp(of_a));
-        HETERO_TRY(const double total_b, log_sum_exp(of_b));
-        out_.a.token_nll.push_back(total_a - static_cast<double>(of_a[target]));
-        out_.b.token_nll.push_back(total_b - static_cast<double>(of_b[target]));
+        out_.a.token_nll.push_back(difference.log_sum_a - static_cast<double>(of_a[target]));
+        out_.b.token_nll.push_back(difference.log_sum_b - static_cast<double>(of_b[target]));
         ++out_.compared;
         out_.kl_mean += difference.kl;  // divided at the end
         out_.kl_max = std::max(out_.kl_max, difference.kl);
         out_.max_abs_dlogit = std::max(out_.max_abs_dlogit, difference.max_abs_dlogit);
         out_.max_abs_dp = std::max(out_.max_abs_dp, difference.max_abs_dp);
-        out_.top1_equal += difference.top1_equal ? 1 : 0;
+        out_.top1_equal += difference.top1_equal() ? 1 : 0;
         return {};
     }
 

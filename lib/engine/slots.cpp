@@ -53,7 +53,8 @@ Slots::Slots(const model::Program& program, std::uint32_t chunk_tokens) {
     active_.reserve(sizes.experts);
 }
 
-Status Slots::assign(const model::MoeAdd& moe, std::uint64_t first_position, std::size_t n_tokens, ThreadPool& pool) {
+Status Slots::assign(const model::MoeAdd& moe, std::span<const std::uint64_t> positions, ThreadPool& pool) {
+    const std::size_t n_tokens = positions.size();
     const std::size_t experts = moe.experts.size();
     top_k_ = moe.rule.top_k;
     FirstError errors;
@@ -64,7 +65,7 @@ Status Slots::assign(const model::MoeAdd& moe, std::uint64_t first_position, std
         const auto odd = std::find_if_not(scores.begin(), scores.end(), [](float x) { return std::isfinite(x); });
         errors.note(token,
                     Error{Errc::bad_input, fmt::format("{}: the score of token {} for expert {} is {}", moe.router.name,
-                                                       first_position + token, odd - scores.begin(), *odd)});
+                                                       positions[token], odd - scores.begin(), *odd)});
     });
     HETERO_CHECK(errors.status());
 

@@ -17,9 +17,10 @@ public:
     Slots(const model::Program& program, std::uint32_t chunk_tokens);
     [[nodiscard]] static std::uint64_t bytes_needed(const model::Program& program, std::uint32_t chunk_tokens);
 
-    // Chooses the experts of each token from scores() [token][expert], and gives each choice a slot.
-    // A score that is not a number: bad_input naming the router, the first such token and the expert.
-    Status assign(const model::MoeAdd& moe, std::uint64_t first_position, std::size_t n_tokens, ThreadPool& pool);
+    // Chooses the experts of each token from scores() [token][expert], and gives each choice a slot; `positions` are
+    // the tokens', for messages. A score that is not a number: bad_input naming the router, the first such token and
+    // the expert.
+    Status assign(const model::MoeAdd& moe, std::span<const std::uint64_t> positions, ThreadPool& pool);
 
     [[nodiscard]] float* scores() noexcept { return scores_.data(); }
     [[nodiscard]] float* rows() noexcept {

@@ -13,8 +13,36 @@
 #include "base/errno_text.h"
 
 namespace hetero::io {
+namespace {
 
-Result<MappedFile> MappedFile::open(const std::string& path) {
+constexpr std::size_t huge_page = std::size_t{2} << 20;
+
+// At a multiple of the size of huge pages; MAP_FAILED where it cannot be.
+void* map_aligned(int fd, std::size_t size) {
+    if (size > std::numeric_limits<std::size_t>::max() - huge_page) return MAP_FAILED;
+    void* reserved = ::mmap(nullptr, size + huge_page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (reserved == MAP_FAILED) return MAP_FAILED;
+    const auto first = reinterpret_cast<std::uintptr_t>(reserved);
+    const std::uintptr_t begin = (first + huge_page - 1) / huge_page * huge_page;
+    const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+    const std::uintptr_t end = (begin + size + page - 1) / page * page;
+    void* memory = ::mmap(reinterpret_cast<void*>(begin), size, PROT_READ, MAP_PRIVATE | MAP_FIXED, fd, 0);
+    if (memory == MAP_FAILED) {
+        ::munmap(reserved, size + huge_page);
+        return MAP_FAILED;
+    }
+    if (begin > first) ::munmap(reserved, begin - first);
+    const std::uintptr_t reserved_end = (first + size + huge_page + page - 1) / page * page;
+    if (end < reserved_end) ::munmap(reinterpret_cast<void*>(end), reserved_end - end);
+#ifdef MADV_HUGEPAGE
+    (void)::madvise(memory, size, MADV_HUGEPAGE);  // a hint
+#endif
+    return memory;
+}
+
+}  // namespace
+
+Result<MappedFile> MappedFile::open(const std::string& path, Use use) {
     // O_NONBLOCK: opening a FIFO must not wait for a writer.
     const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0) {
@@ -38,7 +66,10 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
     const auto size = static_cast<std::uintmax_t>(info.st_size);
     if (size > std::numeric_limits<std::size_t>::max())
         return fail(Errc::resource, "{}: too large for this machine", path);
-    void* memory = ::mmap(nullptr, static_cast<std::size_t>(size), PROT_READ, MAP_PRIVATE, fd, 0);
+    void* memory = use == Use::whole ? map_aligned(fd, static_cast<std::size_t>(size)) : MAP_FAILED;
+    if (memory == MAP_FAILED) {
+        memory = ::mmap(nullptr, static_cast<std::size_t>(size), PROT_READ, MAP_PRIVATE, fd, 0);
+    }
     if (memory == MAP_FAILED) {
         return fail(Errc::resource, "{}: cannot map {} bytes: {}", path, size, errno_text(errno));
     }

@@ -18,8 +18,12 @@ public:
     MappedFile(const MappedFile&) = delete;
     MappedFile& operator=(const MappedFile&) = delete;
 
+    enum class Use {
+        parts,  // here and there
+        whole   // all of it, again and again: in huge pages, where the system's page cache has them
+    };
     // Regular files only; an empty file gives empty bytes. Errors: bad_input (missing, not a regular file), resource.
-    static Result<MappedFile> open(const std::string& path);
+    static Result<MappedFile> open(const std::string& path, Use use = Use::parts);
 
     [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return bytes_; }
     [[nodiscard]] const std::string& path() const noexcept { return path_; }

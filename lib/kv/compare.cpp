@@ -8,6 +8,7 @@
 #include <limits>
 #include <map>
 #include <new>
+#include <span>
 #include <utility>
 
 #include "kv/convert.h"
@@ -62,26 +63,68 @@ struct PartComparison {
     std::string_view nonfinite_what;
 };
 
-PartComparison compare_values(const std::vector<float>& a, const std::vector<float>& b, bool allow_equal_nan,
-                              Percentile99& p99) {
+double relative(double error_squares, double squares) {  // infinity where a is all zero
+    return error_squares == 0 ? 0 : std::sqrt(error_squares / squares);
+}
+
+double root_mean(double squares, std::uint64_t n) { return n == 0 ? 0 : std::sqrt(squares / static_cast<double>(n)); }
+
+double cosine(double aa, double bb, double ab) {
+    return aa == 0 && bb == 0 ? 1 : aa == 0 || bb == 0 ? 0 : ab / std::sqrt(aa) / std::sqrt(bb);
+}
+
+// Sums over the finite pairs of one channel.
+struct Channel {
+    double error = 0, aa = 0, bb = 0, ab = 0;  // squares of the errors, of a, of b, and products
+    std::uint64_t n = 0;
+};
+
+HeadDifference summarise_head(std::span<const Channel> channels, Channel& total) {
+    HeadDifference out;
+    for (std::uint32_t dim = 0; dim < channels.size(); ++dim) {
+        const Channel& channel = channels[dim];
+        total.error += channel.error;
+        total.aa += channel.aa;
+        total.bb += channel.bb;
+        total.ab += channel.ab;
+        total.n += channel.n;
+        if (const double rms = root_mean(channel.error, channel.n); rms > out.channel_rms) {
+            out.worst_channel = dim;
+            out.channel_rms = rms;
+            out.channel_relative_l2 = relative(channel.error, channel.aa);
+        }
+    }
+    out.rms = root_mean(total.error, total.n);
+    out.relative_l2 = relative(total.error, total.aa);
+    out.cosine = cosine(total.aa, total.bb, total.ab);
+    return out;
+}
+
+// a, b: [token][head][dim] of n_heads heads; `dim` elements each.
+PartComparison compare_values(const std::vector<float>& a, const std::vector<float>& b, std::uint32_t n_heads,
+                              std::uint32_t head_dim, bool allow_equal_nan, Percentile99& p99) {
     PartComparison result;
     PartDifference& part = result.difference;
     part.elements = a.size();
-    double sum = 0, squares = 0, aa = 0, bb = 0, ab = 0;
-    std::uint64_t finite = 0;
-    for (std::size_t i = 0; i < a.size(); ++i) {
+    const std::size_t width = std::size_t{n_heads} * head_dim;
+    std::vector<Channel> channels(width);
+    std::vector<double> largest(n_heads);
+    std::vector<std::size_t> worst(n_heads);
+    double sum = 0;
+    for (std::size_t i = 0, column = 0; i < a.size(); ++i, column = column + 1 == width ? 0 : column + 1) {
         if (std::bit_cast<std::uint32_t>(a[i]) != std::bit_cast<std::uint32_t>(b[i])) part.bit_equal = false;
         double difference = 0;
         if (std::isfinite(a[i]) && std::isfinite(b[i])) [[likely]] {
+            Channel& channel = channels[column];
             const double x = a[i];
             const double y = b[i];
             difference = std::abs(x - y);
             sum += difference;
-            squares += difference * difference;
-            aa += x * x;
-            bb += y * y;
-            ab += x * y;
-            ++finite;
+            channel.error += difference * difference;
+            channel.aa += x * x;
+            channel.bb += y * y;
+            channel.ab += x * y;
+            ++channel.n;
         } else if (const auto reason = nonfinite_reason(a[i], b[i], allow_equal_nan); !reason.empty()) {
             difference = infinity;
             if (!result.first_nonfinite) {
@@ -90,15 +133,35 @@ PartComparison compare_values(const std::vector<float>& a, const std::vector<flo
             }
         }
         p99.add(difference);
-        if (difference > part.max_abs) {
-            part.max_abs = difference;
-            result.worst = i;
+        if (const std::size_t head = column / head_dim; difference > largest[head]) {
+            largest[head] = difference;
+            worst[head] = i;
         }
         if (difference > 0 && !result.first_difference) result.first_difference = i;
     }
-    part.mean_abs = finite == 0 ? 0 : sum / static_cast<double>(finite);
-    part.relative_l2 = squares == 0 ? 0 : std::sqrt(squares / aa);  // infinity where a is all zero
-    part.cosine = aa == 0 && bb == 0 ? 1 : aa == 0 || bb == 0 ? 0 : ab / std::sqrt(aa) / std::sqrt(bb);
+    Channel all;
+    for (std::uint32_t head = 0; head < n_heads; ++head) {
+        Channel total;
+        HeadDifference one = summarise_head(std::span(channels).subspan(head * head_dim, head_dim), total);
+        one.head = head;
+        one.max_abs = largest[head];
+        one.worst_token = worst[head] / width;
+        one.worst_dim = static_cast<std::uint32_t>(worst[head] % head_dim);
+        part.heads.push_back(one);
+        if (largest[head] > part.max_abs || (largest[head] == part.max_abs && worst[head] < result.worst)) {
+            part.max_abs = largest[head];
+            result.worst = worst[head];
+        }
+        all.error += total.error;
+        all.aa += total.aa;
+        all.bb += total.bb;
+        all.ab += total.ab;
+        all.n += total.n;
+    }
+    part.mean_abs = all.n == 0 ? 0 : sum / static_cast<double>(all.n);
+    part.rms = root_mean(all.error, all.n);
+    part.relative_l2 = relative(all.error, all.aa);
+    part.cosine = cosine(all.aa, all.bb, all.ab);
     return result;
 }
 
@@ -225,7 +288,8 @@ void compare_logits(const Header& a, const Paired& paired, Comparison& compariso
     }
 }
 
-Result<Comparison> compare_all(Source& a, Source& b, bool allow_equal_nan) {
+Result<Comparison> compare_all(Source& a, Source& b, bool allow_equal_nan,
+                               const std::function<Status(const ComparedLayer&)>& on_layer) {
     const Header& header = a.header();
     Comparison comparison;
     HETERO_CHECK(check_shapes(header, b.header()));
@@ -256,7 +320,12 @@ Result<Comparison> compare_all(Source& a, Source& b, bool allow_equal_nan) {
                 if (!x) return named(x.error(), a);
                 auto y = decode_part(b.header(), right.part(id), n_tokens, id, first);
                 if (!y) return named(y.error(), b);
-                PartComparison part = compare_values(*x, *y, allow_equal_nan, p99);
+                PartComparison part =
+                    compare_values(*x, *y, header.stored_heads(), header.identity.head_dim(id), allow_equal_nan, p99);
+                for (HeadDifference& head : part.difference.heads) {
+                    head.head += header.shard.head_first;
+                    head.worst_token += first;
+                }
                 part.difference.sequence = sequence.id;
                 part.difference.layer = l;
                 part.difference.kind = header.layer_shape(l).kind;
@@ -274,6 +343,7 @@ Result<Comparison> compare_all(Source& a, Source& b, bool allow_equal_nan) {
                 }
                 comparison.parts.push_back(std::move(part.difference));
             }
+            if (on_layer) HETERO_CHECK(on_layer({s, l, left, right, std::span(comparison.parts).last(2)}));
         }
     }
     HETERO_CHECK(a.finish());
@@ -298,8 +368,9 @@ Location locate(const Header& header, std::size_t sequence, std::uint32_t layer,
     return place;
 }
 
-Result<Comparison> compare_states(Source& a, Source& b, bool allow_equal_nan) try {
-    return compare_all(a, b, allow_equal_nan);
+Result<Comparison> compare_states(Source& a, Source& b, bool allow_equal_nan,
+                                  const std::function<Status(const ComparedLayer&)>& on_layer) try {
+    return compare_all(a, b, allow_equal_nan, on_layer);
 } catch (const std::bad_alloc&) {
     return fail(Errc::resource, "not enough memory to compare {} and {}", a.name(), b.name());
 }

@@ -1,6 +1,7 @@
 #include "kv/convert.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <new>
@@ -91,6 +92,10 @@ Status convert_tokens(const EncodedSource& from, const Codec& to, const quant::P
     return to.encode_from(params, shape, DType::f32, std::as_bytes(std::span(values)), out, &error);
 }
 
+struct KeptRange {
+    std::uint64_t first = 0, n = 0;  // tokens
+};
+
 class Converter {
 public:
     explicit Converter(int threads) : pool_(threads), workers_(static_cast<std::size_t>(pool_.size())) {}
@@ -98,29 +103,37 @@ public:
     // The part with another scheme. Tasks are token ranges; of several errors the first range's is returned.
     Result<Part> convert(const Header& header, const Part& from, const Scheme& scheme, std::uint64_t n_tokens,
                          PartId id, std::uint64_t first_token) {
-        if (from.scheme.keeps_rows() || scheme.keeps_rows()) {
-            return convert_whole(header, from, scheme, n_tokens, id, first_token);
-        }
         HETERO_TRY(const Codec* in, codec_of(from.scheme));
         HETERO_TRY(const Codec* out, codec_of(scheme, Errc::usage));
+        if ((from.scheme.keeps_rows() && out->quantized()) || (scheme.keeps_rows() && in->quantized())) {
+            return convert_whole(header, from, scheme, n_tokens, id, first_token);
+        }
         HETERO_TRY(Part part, allocate_part(header, scheme, n_tokens, id));
-        const Shape shape = shape_of(header, n_tokens, id, first_token);
+        // A float keeps no tokens apart: its arrays have the kept ones around those that are converted.
+        const KeptRows rows = kept_rows(from.scheme.keeps_rows() ? from.scheme : scheme, n_tokens);
+        const std::uint64_t in_first = from.scheme.keeps_rows() ? 0 : rows.sinks,
+                            out_first = scheme.keeps_rows() ? 0 : rows.sinks;
+        const Shape shape = shape_of(header, rows.middle, id, first_token + rows.sinks);
+        Shape in_shape = shape;
+        in_shape.tokens = from.scheme.keeps_rows() ? rows.middle : n_tokens;
         HETERO_CHECK(in->check(from.scheme.params, shape.head_dim));
-        const EncodedBytes size = in->bytes(from.scheme.params, shape);
+        const EncodedBytes size = in->bytes(from.scheme.params, in_shape);
         if (size.values != from.values.bytes.size() || size.scale != from.scale.bytes.size() ||
             size.zero != from.zero.bytes.size()) {
             return fail(Errc::bad_input, "the data's size does not fit {} tokens of codec {}", n_tokens, in->name());
         }
+        HETERO_CHECK(copy_kept(header, from, part, rows, n_tokens, id, first_token));
         const std::uint64_t step = tokens_per_task(*in, from.scheme, *out, scheme, shape);
-        const std::size_t tasks = n_tokens / step + (n_tokens % step != 0 ? 1 : 0);
+        const std::size_t tasks = rows.middle / step + (rows.middle % step != 0 ? 1 : 0);
         std::vector<Status> done(tasks);
         for (Worker& worker : workers_) worker.seconds = 0;
         pool_.parallel_for(tasks, [&](std::size_t task, int worker) {
             const std::uint64_t row = task * step;
             Shape range = shape;
             range.first_token += row;
-            range.tokens = std::min(step, n_tokens - row);
-            done[task] = convert_range(*in, from, *out, part, shape, range, workers_[static_cast<std::size_t>(worker)]);
+            range.tokens = std::min(step, rows.middle - row);
+            done[task] = convert_range(*in, from, in_first + row, *out, part, out_first + row, range,
+                                       workers_[static_cast<std::size_t>(worker)]);
         });
         for (const Status& status : done) HETERO_CHECK(status);
         double busiest = 0;
@@ -138,7 +151,33 @@ public:
     }
 
 private:
-    // Where tokens are kept, groups of the two schemes do not begin at the same tokens.
+    // Sinks and tail between the scheme that keeps them and a float, which has them among its values.
+    Status copy_kept(const Header& header, const Part& from, Part& to, const KeptRows& rows, std::uint64_t n_tokens,
+                     PartId id, std::uint64_t first_token) {
+        const bool keeping = to.scheme.keeps_rows();
+        const Scheme& plain = keeping ? from.scheme : to.scheme;
+        const DType kept_type = (keeping ? to.scheme : from.scheme).source_dtype;
+        const Codec &kept_codec = float_codec(kept_type), &plain_codec = float_codec(plain.source_dtype);
+        const std::array<std::pair<Tensor Part::*, KeptRange>, 2> both = {
+            {{&Part::sink, {0, rows.sinks}}, {&Part::tail, {n_tokens - rows.tail, rows.tail}}}};
+        for (const auto& [array, range] : both) {
+            if (range.n == 0) continue;
+            const Shape shape = shape_of(header, range.n, id, first_token + range.first);
+            const quant::EncodedRange at =
+                encoded_range(plain_codec, {}, shape_of(header, n_tokens, id), range.first, range.n);
+            Worker& worker = workers_.front();
+            const EncodedSource source =
+                keeping ? EncodedSource{plain_codec, plain.params, at.values(std::span(from.values.bytes)), {}, {}}
+                        : EncodedSource{kept_codec, plain.params, (from.*array).bytes, {}, {}};
+            const EncodedSpans out = keeping ? EncodedSpans{(to.*array).bytes, {}, {}}
+                                             : EncodedSpans{at.values(std::span(to.values.bytes)), {}, {}};
+            HETERO_CHECK(convert_tokens(source, keeping ? kept_codec : plain_codec, {}, shape, out, worker.values,
+                                        worker.max_abs_error));
+        }
+        return {};
+    }
+
+    // Between quantized schemes groups do not begin at the same tokens where tokens are kept.
     Result<Part> convert_whole(const Header& header, const Part& from, const Scheme& scheme, std::uint64_t n_tokens,
                                PartId id, std::uint64_t first_token) {
         const auto start = std::chrono::steady_clock::now();
@@ -151,12 +190,12 @@ private:
         return part;
     }
 
-    static Status convert_range(const Codec& in, const Part& from, const Codec& out, Part& to, const Shape& whole,
-                                const Shape& range, Worker& worker) try {
+    // `from_row` and `to_row`: of the range's first token in the arrays of each.
+    static Status convert_range(const Codec& in, const Part& from, std::uint64_t from_row, const Codec& out, Part& to,
+                                std::uint64_t to_row, const Shape& range, Worker& worker) try {
         const auto start = std::chrono::steady_clock::now();
-        const std::uint64_t row = range.first_token - whole.first_token;
-        const EncodedRange from_at = encoded_range(in, from.scheme.params, whole, row, range.tokens),
-                           to_at = encoded_range(out, to.scheme.params, whole, row, range.tokens);
+        const EncodedRange from_at = encoded_range(in, from.scheme.params, range, from_row, range.tokens),
+                           to_at = encoded_range(out, to.scheme.params, range, to_row, range.tokens);
         const EncodedSource source{in, from.scheme.params, from_at.values(std::span(from.values.bytes)),
                                    from_at.scale(std::span(from.scale.bytes)),
                                    from_at.zero(std::span(from.zero.bytes))};
@@ -188,17 +227,21 @@ std::uint64_t stored_bytes(const Part& part) {
 }
 
 // The output's header, or why the conversion is refused.
-Result<Header> converted_header(const Header& in, const Scheme& k, const Scheme& v, bool requantize,
+Result<Header> converted_header(const Header& in, std::span<const Scheme> k, std::span<const Scheme> v, bool requantize,
                                 const ProvenanceEntry& entry) {
     Header header = in;
     header.tokens_per_chunk = 0;
     header.provenance.push_back(entry);
     for (PartId id : {PartId::k, PartId::v}) {
-        const Scheme& wanted = id == PartId::k ? k : v;
-        HETERO_TRY(const Codec* to, codec_of(wanted, Errc::usage));
-        HETERO_CHECK(to->check(wanted.params, shape_of(in, 0, id).head_dim));
+        const std::span<const Scheme> all = id == PartId::k ? k : v;
         std::vector<Scheme>& schemes = header.schemes(id);
+        if (all.size() != schemes.size()) {
+            return fail(Errc::usage, "schemes for {} layers, the state has {}", all.size(), schemes.size());
+        }
         for (std::size_t layer = 0; layer < schemes.size(); ++layer) {
+            const Scheme& wanted = all[layer];
+            HETERO_TRY(const Codec* to, codec_of(wanted, Errc::usage));
+            HETERO_CHECK(to->check(wanted.params, shape_of(in, 0, id).head_dim));
             if (same_storage(schemes[layer], wanted)) continue;
             HETERO_TRY(const Codec* from, codec_of(schemes[layer]));
             if (from->quantized() && to->quantized() && !requantize) {
@@ -270,6 +313,12 @@ bool conversion_is_exact(const Scheme& from, const Scheme& to) {
 
 Result<ConvertReport> convert_state(Source& in, Sink& out, const Scheme& k, const Scheme& v, bool requantize,
                                     const ProvenanceEntry& entry, int threads) {
+    const std::size_t n_layers = in.header().k_schemes.size();
+    return convert_state(in, out, std::vector(n_layers, k), std::vector(n_layers, v), requantize, entry, threads);
+}
+
+Result<ConvertReport> convert_state(Source& in, Sink& out, std::span<const Scheme> k, std::span<const Scheme> v,
+                                    bool requantize, const ProvenanceEntry& entry, int threads) {
     const Header& from = in.header();
     HETERO_TRY(const Header header, converted_header(from, k, v, requantize, entry));
     HETERO_CHECK(out.begin(header));

@@ -1,5 +1,6 @@
 // Parts between codecs, and parts as plain numbers.
 #pragma once
+#include <span>
 #include <vector>
 
 #include "base/result.h"
@@ -27,10 +28,13 @@ struct ConvertReport {
     bool exact = true;         // every part was converted without loss, as conversion_is_exact has it
 };
 
-// Streams `in` to `out` with the given schemes; their source_dtype is filled in from the input. A part whose scheme
-// stays the same is passed on bit for bit. Quantized to another quantized scheme is refused unless `requantize`.
-// Errors name sequence, layer, part, and the codec's place. Adds `entry` to the provenance; the writer chooses the
-// chunk length anew. The bytes do not depend on `threads`; 0: default_thread_count().
+// Streams `in` to `out` with the given schemes, one for each layer; their source_dtype is filled in from the input. A
+// part whose scheme stays the same is passed on bit for bit. Quantized to another quantized scheme is refused unless
+// `requantize`. Errors name sequence, layer, part, and the codec's place. Adds `entry` to the provenance; the writer
+// chooses the chunk length anew. The bytes do not depend on `threads`; 0: default_thread_count().
+Result<ConvertReport> convert_state(Source& in, Sink& out, std::span<const Scheme> k, std::span<const Scheme> v,
+                                    bool requantize, const ProvenanceEntry& entry, int threads);
+// The same schemes in every layer.
 Result<ConvertReport> convert_state(Source& in, Sink& out, const Scheme& k, const Scheme& v, bool requantize,
                                     const ProvenanceEntry& entry, int threads);
 

@@ -241,6 +241,14 @@ std::vector<Mismatch> compare(const std::vector<LayerShape>& left, const std::ve
     return first;
 }
 
+DType source_dtype(const Header& header) {
+    const DType first = header.k_schemes.empty() ? DType::f16 : header.k_schemes.front().source_dtype;
+    const auto same = [&](const Scheme& scheme) { return scheme.source_dtype == first; };
+    const bool uniform = std::all_of(header.k_schemes.begin(), header.k_schemes.end(), same) &&
+                         std::all_of(header.v_schemes.begin(), header.v_schemes.end(), same);
+    return uniform ? first : DType::f32;  // holds every other type exactly
+}
+
 std::vector<std::uint64_t> values_shape(const Header& header, const Scheme& scheme, std::uint64_t n_tokens,
                                         PartId part) {
     const quant::Codec* codec = quant::find_codec(scheme.codec);

@@ -188,6 +188,9 @@ struct Header {
     [[nodiscard]] std::uint64_t payload_bytes() const;  // of all layers: values, scales, zeros
 };
 
+// What the numbers of a state came from: a float type that holds all of them exactly; f16 where there are no layers.
+[[nodiscard]] DType source_dtype(const Header& header);
+
 // Shapes that a part of `header` must have; readers check every layer against it. `n_tokens` counts those that the
 // layer stores: Header::stored_tokens.
 [[nodiscard]] std::vector<std::uint64_t> values_shape(const Header& header, const Scheme& scheme,

@@ -11,6 +11,13 @@
     X(int4)              \
     X(int3)              \
     X(int2)              \
+    X(wf9)               \
+    X(wf8)               \
+    X(wf6)               \
+    X(wf5)               \
+    X(wf4)               \
+    X(wf3)               \
+    X(wf2)               \
     X(fp8_e4m3fn)        \
     X(fp8_e4m3fnuz)      \
     X(fp8_e5m2)          \

@@ -65,13 +65,14 @@ Status unknown_word(std::string_view text, std::string_view word) {
 }
 
 // Data: hetero-quant(7) has the same table.
-constexpr std::array<Preset, 6> table{{
-    {"int8-accurate", "hk8", "int8:channel:g32:asym", "had:int8:token", 0, "nearly f16's results at 8.6 bits"},
-    {"int8-fast", "", "int8:token", "int8:token", 0, "8.25 bits, the least work"},
-    {"int8-int6", "", "had:int8:token:asym", "had:int6:token:asym", 0, "7.5 bits"},
-    {"int6-accurate", "", "int6:channel:g64:asym", "had:int6:token:asym", 0, "6.5 bits"},
-    {"int4-accurate", "hk4", "int4:channel:g32:asym", "had:int4:token:g32:asym", 4, "5.1 bits"},
-    {"int4-small", "", "int4:channel:g64:asym", "int4:token:asym", 4, "4.6 bits"},
+constexpr std::array<Preset, 7> table{{
+    {"int8-strict", "", "wf9:channel:g64", "had:int8:token:asym", 4, "9.1 bits, every probability within 0.01 of f16's"},
+    {"int8-accurate", "hk8", "wf8:channel:g64", "had:int8:token", 4, "8.4 bits, nearly f16's results"},
+    {"int8-fast", "", "int8:channel:g64:asym", "int8:token", 0, "8.4 bits, the least work"},
+    {"int8-int6", "", "wf8:channel:g64", "had:int6:token", 4, "7.4 bits"},
+    {"int6-accurate", "", "wf6:channel:g64", "had:int6:token", 4, "6.4 bits"},
+    {"int4-accurate", "hk4", "wf5:channel:g64", "had:int4:token:asym", 4, "5.1 bits"},
+    {"int4-small", "", "wf4:channel:g64", "had:int4:token:asym", 4, "4.6 bits"},
 }};
 
 }  // namespace
@@ -120,7 +121,7 @@ std::string to_text(const Spec& spec) {
     std::string text = params.hadamard ? std::string(rotated_prefix) : std::string();
     text += fmt::format("{}:{}", spec.codec, axis_name(params.axis));
     if (params.group != 0) text += fmt::format(":g{}", params.group);
-    if (!params.symmetric) text += ":asym";
+    if (params.symmetric != codec->default_params().symmetric) text += params.symmetric ? ":sym" : ":asym";
     if (params.scale_dtype != DType::f16) text += ":f32";
     return text;
 }

@@ -3,8 +3,6 @@
 #include <array>
 #include <cstdint>
 
-#include "tokenizer/utf8.h"
-
 namespace hetero::tokenizer {
 namespace {
 
@@ -32,15 +30,29 @@ constexpr Tables kTables = make_tables();
 
 }  // namespace
 
+bool append_bytes_of_alphabet(std::string_view text, std::string& bytes) {
+    const std::size_t before = bytes.size();
+    bytes.resize(before + text.size());  // a byte has one character or two
+    char* out = bytes.data() + before;
+    for (std::size_t at = 0; at < text.size();) {
+        // All characters of the alphabet have one or two bytes; whatever is longer, or ill-formed, is none of them.
+        std::size_t code = static_cast<unsigned char>(text[at++]);
+        if (code >= 0xC2 && code <= 0xC5 && at < text.size()) {
+            const auto next = static_cast<unsigned char>(text[at++]);
+            code = (next & 0xC0) == 0x80 ? (code & 0x1F) << 6 | (next & 0x3F) : kCodes;
+        } else if (code >= 0x80) {
+            code = kCodes;
+        }
+        if (code >= kCodes || kTables.byte_of[code] < 0) return false;
+        *out++ = static_cast<char>(kTables.byte_of[code]);
+    }
+    bytes.resize(static_cast<std::size_t>(out - bytes.data()));
+    return true;
+}
+
 std::optional<std::string> bytes_of_alphabet(std::string_view text) {
     std::string out;
-    out.reserve(text.size());
-    for (std::size_t at = 0; at < text.size();) {
-        const Utf8Char c = decode_utf8(text, at);
-        if (c.status != Utf8Status::valid || c.code >= kCodes || kTables.byte_of[c.code] < 0) return std::nullopt;
-        out.push_back(static_cast<char>(kTables.byte_of[c.code]));
-        at += c.bytes;
-    }
+    if (!append_bytes_of_alphabet(text, out)) return std::nullopt;
     return out;
 }
 

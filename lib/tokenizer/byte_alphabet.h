@@ -8,7 +8,9 @@
 
 namespace hetero::tokenizer {
 
-// The bytes that `text` spells; none where it holds a character outside the alphabet.
+// Appends the bytes that `text` spells; false where it holds a character outside the alphabet.
+[[nodiscard]] bool append_bytes_of_alphabet(std::string_view text, std::string& bytes);
+// The bytes alone; none where it holds such a character.
 [[nodiscard]] std::optional<std::string> bytes_of_alphabet(std::string_view text);
 [[nodiscard]] std::string alphabet_of_bytes(std::string_view bytes);
 

@@ -132,6 +132,7 @@ private:
         HETERO_TRY(const auto* merges, file_.strings("tokenizer.ggml.merges"));
         if (merges == nullptr) return fail(Errc::bad_input, "tokenizer.ggml.merges is missing");
         parts_.merges.reserve(merges->size());
+        std::string bytes;  // of both parts, one after the other
         for (std::size_t i = 0; i < merges->size(); ++i) {
             const std::string_view merge = (*merges)[i];
             const std::size_t space = merge.find(' ', 1);
@@ -139,13 +140,16 @@ private:
                 return fail(Errc::bad_input,
                             "tokenizer.ggml.merges: entry {} ('{}') is not two tokens with a space between them", i,
                             to_valid_utf8(merge));
-            const auto left = bytes_of_alphabet(merge.substr(0, space));
-            const auto right = bytes_of_alphabet(merge.substr(space + 1));
+            bytes.clear();
             Merge ids;
-            if (left && right) {
-                ids.left = parts_.vocabulary.find(*left);
-                ids.right = parts_.vocabulary.find(*right);
-                ids.result = parts_.vocabulary.find(*left + *right);
+            if (append_bytes_of_alphabet(merge.substr(0, space), bytes)) {
+                const std::size_t cut = bytes.size();
+                if (append_bytes_of_alphabet(merge.substr(space + 1), bytes)) {
+                    const std::string_view whole = bytes;
+                    ids.left = parts_.vocabulary.find(whole.substr(0, cut));
+                    ids.right = parts_.vocabulary.find(whole.substr(cut));
+                    ids.result = parts_.vocabulary.find(whole);
+                }
             }
             if (ids.left < 0 || ids.right < 0 || ids.result < 0)
                 return fail(Errc::bad_input,

@@ -3,18 +3,32 @@
 // of 64, vocabulary 49152. Compare within one run only; noisy neighbours move everything.
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <new>
 #include <string>
 #include <vector>
 
+#include "../support/kv_pages.h"
 #include "bench_roofs.h"
 #include "kernels/api/ops.h"
+#include "kernels/api/tiles.h"
 
 using namespace hetero::kernels;
 
 namespace {
+
+// Starts at a cache line, as tile loads want it.
+template <class T>
+struct Aligned {
+    using value_type = T;
+    T* allocate(std::size_t n) { return static_cast<T*>(::operator new (n * sizeof(T), std::align_val_t{64})); }
+    void deallocate(T* p, std::size_t) { ::operator delete (p, std::align_val_t{64}); }
+    bool operator==(const Aligned&) const = default;
+};
 
 std::vector<float> ramp(std::size_t n) {
     std::vector<float> v(n);
@@ -53,6 +67,27 @@ void gigabytes(benchmark::State& state, double bytes) {
         benchmark::Counter(bytes * 1e-9 * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
 }
 
+// FLOP/s of the fastest unit for bf16, measured once.
+double bf16_roof() {
+    static const double roof = [] {
+        double best = 0;
+        for (int i = 0; i < 20; ++i)
+            for (const int unit : {1, 2}) {
+                const auto start = std::chrono::steady_clock::now();
+                const double flop = hetero::bench::bf16_rounds(unit, 100000);
+                best = std::max(best,
+                                flop / std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+            }
+        return best;
+    }();
+    return roof;
+}
+void of_roof(benchmark::State& state, double flop, double roof) {
+    gflops(state, flop);
+    state.counters["of_roof"] =
+        benchmark::Counter(flop / roof * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
+}
+
 // ---- roofs
 
 void roof_fma(benchmark::State& state) {
@@ -69,6 +104,14 @@ void roof_int8(benchmark::State& state) {
     gigaops(state, op);
 }
 BENCHMARK(roof_int8)->ArgName("unit")->Arg(1)->Arg(2);
+
+// Dot products in bf16: 1, 512 bits; 2, AMX tiles.
+void roof_bf16(benchmark::State& state) {
+    double flop = 0;
+    for (auto _ : state) flop = hetero::bench::bf16_rounds(static_cast<int>(state.range(0)), 100000);
+    gflops(state, flop);
+}
+BENCHMARK(roof_bf16)->ArgName("unit")->Arg(1)->Arg(2);
 
 void roof_read(benchmark::State& state) {
     const std::vector<char> buffer(static_cast<std::size_t>(state.range(0)) << 20, 1);
@@ -108,9 +151,28 @@ void packed_gemm(benchmark::State& state, DType type, std::size_t rows, std::siz
     std::vector<std::uint8_t> q(activation_bytes(tokens, cols));
     ops().quantize_activations(x.data(), cols, tokens, cols, q.data(), nullptr);
     std::vector<float> y(tokens * rows);
-    for (auto _ : state) ops().packed_gemm(packing, packed.data(), 0, rows, cols, q.data(), tokens, false, y.data(), rows);
+    for (auto _ : state)
+        ops().packed_gemm(packing, packed.data(), 0, rows, cols, q.data(), tokens, false, y.data(), rows);
     gigaops(state, 2.0 * static_cast<double>(rows * cols * tokens));
     gigabytes(state, static_cast<double>(packed.size()));
+}
+
+// Weights packed and activations rounded beforehand; the weights' expansion is a part of it.
+void tile_gemm(benchmark::State& state, DType type, std::size_t rows, std::size_t cols) {
+    const TileOps* tiles = tile_ops();
+    if (tiles == nullptr) return state.SkipWithError("this backend has no tiles");
+    const auto tokens = static_cast<std::size_t>(state.range(0));
+    const auto w = weights(type, rows * cols);
+    const Packing packing = packing_of(type);
+    std::vector<std::uint8_t> packed(packed_bytes(packing, rows, cols));
+    pack(type, w.data(), dtype_bytes(type, cols), rows, cols, 0, (rows + 15) / 16, packed.data());
+    const auto x = ramp(tokens * cols);
+    std::vector<Bf16, Aligned<Bf16>> rounded(tiles_size(tokens, cols));
+    tiles->round(x.data(), cols, tokens, {rounded.data(), cols, 0, cols});
+    std::vector<float, Aligned<float>> y(tokens * rows);
+    for (auto _ : state)
+        tiles->gemm(packing, packed.data(), 0, rows, cols, rounded.data(), tokens, false, y.data(), rows);
+    of_roof(state, 2.0 * static_cast<double>(rows * cols * tokens), bf16_roof());
 }
 
 void pack_weights(benchmark::State& state, DType type) {
@@ -154,10 +216,11 @@ void attention(benchmark::State& state, DType type) {
     }
     const auto q = ramp(queries * kDim);
     std::vector<float> out(queries * kDim);
+    const hetero::test::KvPages k_pages(type, k, kDim), v_pages(type, v, kDim);
     const AttentionArgs args{.q = q.data(),
                              .q_stride = kDim,
-                             .k = {type, k.data(), kDim},
-                             .v = {type, v.data(), kDim},
+                             .k = k_pages.view(),
+                             .v = v_pages.view(),
                              .out = out.data(),
                              .out_stride = kDim,
                              .n_queries = queries,
@@ -173,6 +236,76 @@ void attention(benchmark::State& state, DType type) {
         static_cast<double>(queries) * (static_cast<double>(keys - queries) + (static_cast<double>(queries) + 1) / 2);
     gflops(state, 4.0 * kDim * pairs);
     gigabytes(state, static_cast<double>(k.size() + v.size()));
+}
+
+// ---- a step of decode: three query heads on each KV head of 64, keys and values beyond the L2 cache from 8192 on
+
+struct KvFormat {
+    const char* name;
+    DType dtype;
+    KvCodes codes;
+    std::size_t k_group_tokens;  // of channels; 0: a scale for each token
+    std::size_t v_group;         // dims
+    bool zeros;
+};
+constexpr KvFormat kv_formats[] = {
+    {"f16", DType::f16, KvCodes::floats, 0, 0, false}, {"bf16", DType::bf16, KvCodes::floats, 0, 0, false},
+    {"f32", DType::f32, KvCodes::floats, 0, 0, false}, {"int8", DType::f16, KvCodes::i8, 0, 64, false},
+    {"hk8", DType::f16, KvCodes::u8, 32, 64, false},   {"int4", DType::f16, KvCodes::u4, 0, 32, true},
+    {"hk4", DType::f16, KvCodes::u4, 32, 32, true},    {"fp8_e4m3fn", DType::f16, KvCodes::e4m3fn, 0, 64, false},
+};
+
+void decode_attention(benchmark::State& state, const KvFormat& format) {
+    constexpr std::size_t kDim = 64, kKvHeads = 3, kHeads = 3, kLayers = 4, kSpan = 512;
+    const auto keys = static_cast<std::size_t>(state.range(0));
+    const bool codes = format.codes != KvCodes::floats, half = format.codes == KvCodes::u4;
+    const std::size_t row = codes ? kDim / (half ? 2 : 1) : dtype_bytes(format.dtype, kDim);
+    // As the cache of a model: a page has the tiles of all layers and heads.
+    const std::size_t metadata = codes ? 2 * 2 * 2 * kDim : 0, tile = 64 * row + 2 * metadata;
+    const std::size_t heads = kLayers * kKvHeads, page = 2 * heads * tile;
+    const std::size_t pages = (keys + 63) / 64;
+    std::vector<std::byte> memory(pages * page);
+    for (std::size_t i = 0; i < memory.size(); ++i)
+        memory[i] = static_cast<std::byte>(i * 37 % 48);  // finite in every type
+    std::vector<const std::byte*> table;
+    for (std::size_t i = 0; i < pages; ++i) table.push_back(memory.data() + i * page);
+    const auto q = ramp(kHeads * kDim);
+    std::vector<float> parts((keys / kSpan + 1) * kHeads * (kDim + 2)), out(kDim);
+    AttentionArgs args;
+    args.q = q.data();
+    args.n_queries = 1;
+    args.head_dim_k = args.head_dim_v = kDim;
+    args.scale = 0.125F;
+    args.n_heads = kHeads;
+    args.q_head_stride = kDim;
+    const auto view = [&](std::size_t index, bool is_k) {
+        KvView v;
+        v.dtype = format.dtype;
+        v.pages = table.data();
+        v.offset = index * tile;
+        v.token_stride = kDim;
+        v.codes = format.codes;
+        v.scale_offset = v.offset + 64 * row;
+        v.zero_offset = format.zeros || (is_k && format.k_group_tokens != 0) ? v.scale_offset + metadata : 0;
+        v.group_tokens = is_k ? format.k_group_tokens : 0;
+        v.group = !is_k ? format.v_group : format.k_group_tokens == 0 ? (half ? 32 : kDim) : 0;
+        return v;
+    };
+    for (auto _ : state)
+        for (std::size_t head = 0; head < heads; ++head) {
+            args.k = view(2 * head, true);
+            args.v = view(2 * head + 1, false);
+            std::size_t spans = 0;
+            for (std::size_t key = 0; key < keys; key += kSpan, ++spans)
+                ops().attention_span(args, key, std::min(key + kSpan, keys), parts.data() + spans * (kDim + 2),
+                                     (keys / kSpan + 1) * (kDim + 2));
+            for (std::size_t h = 0; h < kHeads; ++h)
+                ops().attention_merge(parts.data() + h * (keys / kSpan + 1) * (kDim + 2), spans, kDim, out.data());
+        }
+    // A scale in 2 bytes for each group, with a zero twice that.
+    const std::size_t k_scales = !codes ? 0 : format.k_group_tokens != 0 ? 2 * kDim * 2 : half ? 2 * 64 * 2 : 64;
+    const std::size_t v_scales = !codes ? 0 : 64 * (kDim / format.v_group) * (format.zeros ? 2 : 1);
+    gigabytes(state, static_cast<double>(heads * pages * (2 * 64 * row + 2 * (k_scales + v_scales))));
 }
 
 // ---- the rest, on 64 Ki values that stay in the L2 cache
@@ -225,6 +358,19 @@ void register_all() {
                 ->Arg(8)
                 ->Arg(16)
                 ->Arg(256);
+    for (const Shape& s : {Shape{"q", 576, 576},
+                           {"k", 192, 576},
+                           {"gate", 1536, 576},
+                           {"down", 576, 1536},
+                           {"gate_1b", 8192, 2048},
+                           {"down_1b", 2048, 8192}})
+        for (const DType type : {DType::q4_1, DType::q8_0})
+            reg(std::string("tile_gemm/") + packing_info(packing_of(type)).name + "/" + s.name,
+                [=](benchmark::State& state) { tile_gemm(state, type, s.rows, s.cols); })
+                ->ArgName("tokens")
+                ->Arg(32)
+                ->Arg(256)
+                ->Arg(512);
     for (const DType type : {DType::q4_0, DType::q4_1, DType::q5_0, DType::q5_1, DType::q8_0})
         reg(std::string("packed_gemm/") + packing_info(packing_of(type)).name + "/memory",
             [=](benchmark::State& state) { packed_gemm(state, type, 98304, 1536); })
@@ -248,6 +394,14 @@ void register_all() {
             ->Args({1, 32768})
             ->Args({256, 256})
             ->Args({256, 2048});
+
+    for (const KvFormat& format : kv_formats)
+        reg(std::string("decode_attention/") + format.name, [&](benchmark::State& s) { decode_attention(s, format); })
+            ->ArgName("keys")
+            ->Arg(512)
+            ->Arg(2048)
+            ->Arg(8192)
+            ->Arg(32768);
 
     reg("f32_to_f16", [](benchmark::State& s) {
         stream(s, 6, [](auto* x, auto*, auto* h, auto*) { ops().f32_to_f16(x, h, kValues); });

@@ -57,7 +57,7 @@ struct alignas(64) TileConfig {
     std::uint8_t rows[16] = {};
 };
 
-__attribute__((target("amx-tile,amx-int8"))) double tiles(std::size_t rounds) {
+__attribute__((target("amx-tile"))) void configure_tiles() {
     TileConfig config;
     for (int i = 0; i < 8; ++i) {
         config.rows[i] = 16;
@@ -65,6 +65,10 @@ __attribute__((target("amx-tile,amx-int8"))) double tiles(std::size_t rounds) {
     }
     asm volatile("" ::"r"(&config) : "memory");  // the intrinsic reads more than it tells the compiler
     _tile_loadconfig(&config);
+}
+
+__attribute__((target("amx-tile,amx-int8"))) double tiles(std::size_t rounds) {
+    configure_tiles();
     _tile_zero(4);
     _tile_zero(5);
     for (std::size_t i = 0; i < rounds / 16; ++i) {
@@ -75,6 +79,33 @@ __attribute__((target("amx-tile,amx-int8"))) double tiles(std::size_t rounds) {
     }
     _tile_release();
     return static_cast<double>(rounds / 16) * 4 * 16 * 16 * 64 * 2;
+}
+
+__attribute__((target("avx512f,avx512bf16"))) double bf16_512(std::size_t rounds) {
+    __m512 acc[12] = {};
+    __m512i ones = _mm512_set1_epi16(0x3f80);
+    const auto x = reinterpret_cast<__m512bh>(ones);
+    for (std::size_t i = 0; i < rounds; ++i)
+#pragma GCC unroll 12
+        for (auto& a : acc) {
+            a = _mm512_dpbf16_ps(a, x, x);
+            asm volatile("" : "+v"(a));
+        }
+    return static_cast<double>(rounds) * 12 * 32 * 2;
+}
+
+__attribute__((target("amx-tile,amx-bf16"))) double bf16_tiles(std::size_t rounds) {
+    configure_tiles();
+    _tile_zero(4);
+    _tile_zero(5);
+    for (std::size_t i = 0; i < rounds / 16; ++i) {
+        _tile_dpbf16ps(0, 4, 5);
+        _tile_dpbf16ps(1, 4, 5);
+        _tile_dpbf16ps(2, 4, 5);
+        _tile_dpbf16ps(3, 4, 5);
+    }
+    _tile_release();
+    return static_cast<double>(rounds / 16) * 4 * 16 * 16 * 32 * 2;
 }
 
 __attribute__((target("avx2"))) void read_256(const char* data, std::size_t bytes) {
@@ -90,11 +121,12 @@ __attribute__((target("avx2"))) void read_256(const char* data, std::size_t byte
     for (auto& s : sum) asm volatile("" : "+x"(s));
 }
 
-// The CPU has them, and Linux lets this process use them.
-bool tiles_usable() {
+constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24, kInt8 = 1u << 25;  // of CPUID leaf 7.0 EDX
+
+// The CPU has tiles of this type, and Linux lets this process use them.
+bool tiles_usable(unsigned type) {
     unsigned a = 0, b = 0, c = 0, d = 0;
-    constexpr unsigned kTile = 1u << 24, kInt8 = 1u << 25;
-    if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (~d & (kTile | kInt8)) != 0) return false;
+    if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (~d & (kTile | type)) != 0) return false;
 #if defined(__linux__)
     return syscall(SYS_arch_prctl, 0x1023, 18) == 0;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
 #else
@@ -112,7 +144,13 @@ double fma_rounds(int lanes, std::size_t rounds) {
 
 double int8_rounds(int unit, std::size_t rounds) {
     if (unit == 1 && __builtin_cpu_supports("avx512vnni")) return vnni_512(rounds);
-    if (unit == 2 && tiles_usable()) return tiles(rounds);
+    if (unit == 2 && tiles_usable(kInt8)) return tiles(rounds);
+    return 0;
+}
+
+double bf16_rounds(int unit, std::size_t rounds) {
+    if (unit == 1 && __builtin_cpu_supports("avx512bf16")) return bf16_512(rounds);
+    if (unit == 2 && tiles_usable(kBf16)) return bf16_tiles(rounds);
     return 0;
 }
 
@@ -129,6 +167,8 @@ namespace hetero::bench {
 double fma_rounds(int, std::size_t) { return 0; }
 
 double int8_rounds(int, std::size_t) { return 0; }
+
+double bf16_rounds(int, std::size_t) { return 0; }
 
 void read_bytes(const void* data, std::size_t bytes) {
     const auto* words = static_cast<const std::uint64_t*>(data);

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 
 #include "base/clock.h"
+#include "base/process_memory.h"
 #include "io/gguf.h"
 #include "kernels/api/ops.h"
 #include "kv/shards.h"
@@ -65,6 +67,30 @@ void add_precise_option(OptionTable& table, ModelOptions& options) {
         .setting = true;
 }
 
+void add_warm_options(OptionTable& table, ModelOptions& options) {
+    table.flag("--warm", &options.warm, "keep the packed weights, so that the next start does not pack them");
+    Option& cache = table.text("--cache", "DIR", &options.cache, "where they are kept; ~/.cache/hetero unless given");
+    cache.setting = true;
+    cache.completion = Completion::directory;
+}
+
+engine::WarmFolder ModelOptions::warm_folder() const {
+    std::string folder = cache;
+    if (const char* home = std::getenv("HOME"); folder.empty() && home != nullptr && *home != '\0') {
+        folder = std::string(home) + "/.cache/hetero";
+    }
+    return {folder.empty() ? "" : folder + "/packed", warm};
+}
+
+void report_memory(Tool& tool, const engine::Session& session) {
+    const ProcessMemory memory = read_process_memory();
+    tool.report()["memory"] = {{"peak_rss_bytes", memory.peak_rss_bytes},
+                               {"anonymous_bytes", memory.anonymous_bytes},
+                               {"file_backed_bytes", memory.file_backed_bytes},
+                               {"packed_bytes", session.packed_bytes()},
+                               {"warm", session.warm()}};
+}
+
 Status check_device(Tool& tool, const ModelOptions& options) {
     if (const char* reason = kernels::backend_error()) return fail(Errc::resource, "{}", reason);
     if (options.device == "cuda") {
@@ -109,12 +135,7 @@ Result<kernels::DType> resident_dtype(const std::string& choice, const kv::Heade
         if (!dtype) return fail(Errc::usage, "'{}' is not a KV type", choice);
         return *dtype;
     }
-    if (state == nullptr) return kernels::DType::f16;
-    const kernels::DType first = state->k_schemes.empty() ? kernels::DType::f16 : state->k_schemes.front().source_dtype;
-    const auto same = [&](const kv::Scheme& scheme) { return scheme.source_dtype == first; };
-    const bool uniform = std::all_of(state->k_schemes.begin(), state->k_schemes.end(), same) &&
-                         std::all_of(state->v_schemes.begin(), state->v_schemes.end(), same);
-    return uniform ? first : kernels::DType::f32;  // holds every other type exactly
+    return state == nullptr ? kernels::DType::f16 : kv::source_dtype(*state);
 }
 
 }  // namespace hetero::tool

@@ -17,14 +17,18 @@ struct ModelOptions {
     std::string device = "auto";
     std::uint64_t threads = 0;  // 0: as many as this process may use
     bool precise = false;       // products in f32
+    bool warm = false;          // keep packed weights
+    std::string cache = {};     // where; empty: ~/.cache/hetero
 
     [[nodiscard]] engine::Precision precision() const {
         return precise ? engine::Precision::precise : engine::Precision::fast;
     }
+    [[nodiscard]] engine::WarmFolder warm_folder() const;
     [[nodiscard]] const char* precision_name() const { return precise ? "precise" : "fast"; }  // in reports and states
 };
 void add_model_options(OptionTable& table, ModelOptions& options);  // all but the precision
 void add_precise_option(OptionTable& table, ModelOptions& options);
+void add_warm_options(OptionTable& table, ModelOptions& options);
 void add_thread_option(OptionTable& table, std::uint64_t* threads);
 
 // Refuses a device that is not there, and a kernel backend (HETERO_BACKEND) that cannot run here. Says on stderr what
@@ -40,6 +44,9 @@ struct LoadedModel {
 };
 // In a group: fails everywhere where it fails on one rank, or the ranks have different weights.
 Result<LoadedModel> load_model(const ModelOptions& options);
+
+// What this process has taken so far, and the weights that `session` runs on.
+void report_memory(Tool& tool, const engine::Session& session);
 
 // "layer counts differ": refusal of a state that belongs to another model, with the fields and both values; of one
 // whose layers store something else than the model's do; and of a shard.

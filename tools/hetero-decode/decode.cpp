@@ -17,6 +17,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr std::uint64_t default_batch = 64;  // beyond it a step gains nothing
+
 std::string to_hex(std::string_view bytes) {
     std::string hex;
     for (const char c : bytes) hex += fmt::format("{:02x}", static_cast<unsigned char>(c));
@@ -52,8 +54,9 @@ std::string itl_text(const engine::Generation& generation, double percent) {
     return fmt::format("{:.2f} ms", percentile(generation.itl_ms, percent));
 }
 
-// One sequence goes from the source into the session layer by layer, and from there to the sink: memory holds its KV
-// once. Several are read first, as nothing may be printed before the source has confirmed all of them.
+// A sequence goes from the source into a session layer by layer, and from there to the sink: memory holds its KV once.
+// Where not all are decoded together they are read first, as nothing may be printed before the source has confirmed
+// all of them.
 class DecodeRun {
 public:
     DecodeRun(Tool& tool, const DecodeOptions& options, const LoadedModel& loaded, kv::Source& source)
@@ -66,24 +69,22 @@ public:
 
     Status run() {
         HETERO_TRY(const kernels::DType dtype, resident_dtype(options_.kv_dtype, &header_));
-        std::uint64_t capacity = 1;
         HETERO_CHECK(read_prompt());
-        for (const kv::Sequence& sequence : header_.sequences) {
-            const std::uint64_t longest = std::max<std::uint64_t>(sequence.tokens.size(), prompt_.size());
-            capacity = std::max(capacity, longest + options_.generate.max_tokens + 1);
-        }
-        capacity = std::min<std::uint64_t>(capacity, loaded_.identity.context_length);
-        const engine::Options engine_options{static_cast<int>(options_.model.threads), dtype,
-                                             static_cast<std::uint32_t>(options_.chunk_tokens), &transport::group(),
-                                             options_.model.precision()};
-        HETERO_TRY(session_, engine::Session::create(loaded_.model, engine_options, capacity));
+        HETERO_CHECK(make_sessions(dtype));
         continued_ = make_header(loaded_, dtype);
         continued_.provenance = header_.provenance;
         continued_.provenance.push_back(
             tool_.provenance(fmt::format("decode n={} kv_dtype={} precision={}", options_.generate.max_tokens,
                                          continued_.k_schemes.front().codec, options_.model.precision_name())));
-        if (header_.sequences.size() > 1) HETERO_CHECK(read_all());
-        for (std::size_t i = 0; i < header_.sequences.size(); ++i) HETERO_CHECK(run_sequence(i));
+        const std::size_t n = header_.sequences.size(), batch = sessions_.size();
+        if (batch < n) HETERO_CHECK(read_all());
+        for (std::size_t first = 0; first < n; first += batch) {
+            HETERO_CHECK(run_batch(first, std::min(batch, n - first)));
+        }
+        tool_.report()["batch"] = batch;
+        tool_.report()["decode_tokens_per_s"] =
+            decode_ms_ > 0 ? number(static_cast<double>(n_generated_) / decode_ms_ * 1e3) : Json(nullptr);
+        report_memory(tool_, *sessions_.front());
         return {};
     }
 
@@ -109,18 +110,21 @@ public:
         return {};
     }
 
-    // The continued state; the last sequence's KV comes from the session. Once, after run().
+    // The continued state; the KV of the last batch comes from its sessions. Once, after run().
     Status write(const transport::Endpoint& endpoint) {
-        HETERO_TRY(const auto sink, writer_.open(endpoint, options_.transfer.transport(tool_), *session_, continued_));
+        HETERO_TRY(const auto sink,
+                   writer_.open(endpoint, options_.transfer.transport(tool_), *sessions_.front(), continued_));
         const auto write_layers = [&]() -> Status {
             HETERO_CHECK(sink->begin(continued_));
             for (std::vector<kv::Layer>& layers : finished_) {
                 for (const kv::Layer& layer : layers) HETERO_CHECK(sink->write_layer(layer));
                 layers = {};
             }
-            for (std::uint32_t i = 0; i < loaded_.identity.n_layers; ++i) {
-                HETERO_TRY(const kv::Layer layer, writer_.layer(*session_, i));
-                HETERO_CHECK(sink->write_layer(layer));
+            for (std::size_t s = 0; s < header_.sequences.size() - finished_.size(); ++s) {
+                for (std::uint32_t i = 0; i < loaded_.identity.n_layers; ++i) {
+                    HETERO_TRY(const kv::Layer layer, writer_.layer(*sessions_[s], i));
+                    HETERO_CHECK(sink->write_layer(layer));
+                }
             }
             return writer_.commit(*sink);
         };
@@ -132,6 +136,37 @@ public:
     [[nodiscard]] double read_ms() const noexcept { return read_ms_; }
 
 private:
+    // As many as are decoded together: those asked for, or all that memory holds.
+    Status make_sessions(kernels::DType dtype) {
+        std::uint64_t capacity = 1;
+        for (const kv::Sequence& sequence : header_.sequences) {
+            const std::uint64_t longest = std::max<std::uint64_t>(sequence.tokens.size(), prompt_.size());
+            capacity = std::max(capacity, longest + options_.generate.max_tokens + 1);
+        }
+        capacity = std::min<std::uint64_t>(capacity, loaded_.identity.context_length);
+        engine::Options options;
+        options.threads = static_cast<int>(options_.model.threads);
+        options.kv_dtype = dtype;
+        options.chunk_tokens = static_cast<std::uint32_t>(options_.chunk_tokens);
+        options.group = &transport::group();
+        options.precision = options_.model.precision();
+        options.warm = options_.model.warm_folder();
+        const std::uint64_t most = options_.batch == 0 ? default_batch : options_.batch;
+        options.sequences = static_cast<std::uint32_t>(std::min<std::uint64_t>(most, header_.sequences.size()));
+        auto made = engine::Session::create(loaded_.model, options, capacity);
+        while (!made && made.error().code == Errc::resource && options_.batch == 0 && options.sequences > 1) {
+            options.sequences = (options.sequences + 1) / 2;
+            made = engine::Session::create(loaded_.model, options, capacity);
+        }
+        HETERO_TRY(auto root, std::move(made));
+        sessions_.push_back(std::move(root));
+        while (sessions_.size() < options.sequences) {
+            HETERO_TRY(auto session, sessions_.front()->fork(0));
+            sessions_.push_back(std::move(session));
+        }
+        return {};
+    }
+
     // The prompt is read the way the state's own was, so that equal text gives equal tokens.
     Status read_prompt() {
         if (!has_prompt(options_.prompt)) return {};
@@ -156,10 +191,10 @@ private:
         return {};
     }
 
-    // Puts a sequence into the session; when this returns, the source has confirmed it. Returns the time that took
-    // without reading.
-    Result<double> import(std::size_t index) {
+    // Puts a sequence into a session. Returns the time that took without reading.
+    Result<double> import(std::size_t index, engine::Session& session) {
         const std::uint64_t n_tokens = header_.sequences[index].tokens.size();
+        HETERO_CHECK(session.truncate(0));
         Clock::duration importing{};
         for (std::uint32_t i = 0; i < header_.identity.n_layers; ++i) {
             const Clock::time_point start = Clock::now();
@@ -170,67 +205,103 @@ private:
                 layer = std::move(held_[index][i]);
             }
             const Clock::time_point there = Clock::now();
-            HETERO_CHECK(session_->import_layer(header_, i, layer, n_tokens));
+            HETERO_CHECK(session.import_layer(header_, i, layer, n_tokens));
             importing += Clock::now() - there;
             if (held_.empty()) read_ms_ += to_milliseconds(there - start);
-        }
-        if (held_.empty()) {
-            const Clock::time_point start = Clock::now();
-            HETERO_CHECK(source_.finish());
-            read_ms_ += milliseconds_since(start);
         }
         return to_milliseconds(importing);
     }
 
-    Status run_sequence(std::size_t index) {
+    // One of a batch.
+    struct Member {
+        std::vector<TokenId> tokens;
+        std::vector<float> logits;
+        TokenId pending = -1;
+        std::size_t n_prompt = 0;
+        double import_ms = 0;
+    };
+
+    // Its session holds it afterwards, extended to the prompt.
+    Result<Member> begin(std::size_t index, engine::Session& session) {
         const kv::Sequence& held = header_.sequences[index];
         const bool same_prompt = prompt_.empty() || prompt_ == held.tokens;
         if (!same_prompt) HETERO_CHECK(check_resumable(header_, index, prompt_.size()));
-        HETERO_TRY(double import_ms, import(index));
-        const Clock::time_point start = Clock::now();
-        std::vector<TokenId> tokens = prompt_.empty() ? held.tokens : prompt_;
-        const TokenId pending = same_prompt ? held.pending_token : -1;
-        std::vector<float> logits = held.logits;
-        if (pending < 0) {
-            auto extended = extend_to(*session_, held.tokens, held.logits, tokens);
-            if (!extended) return fail_with(extended.error(), options_.input);
-            logits = std::move(*extended);
+        Member member;
+        HETERO_TRY(member.import_ms, import(index, session));
+        if (held_.empty() && index + 1 == header_.sequences.size()) {
+            const Clock::time_point start = Clock::now();
+            HETERO_CHECK(source_.finish());
+            read_ms_ += milliseconds_since(start);
         }
-        import_ms += milliseconds_since(start);
-        const std::size_t n_prompt = tokens.size();
-        // Texts of several sequences on one stdout could not be told apart.
-        const bool stream = !tool_.json() && options_.output != "-" && header_.sequences.size() == 1;
-        HETERO_TRY(
-            const engine::Generation generation,
-            engine::generate(*session_, *loaded_.tokenizer, tokens, logits, pending, options_.generate,
-                             [&](std::string_view text) -> Status { return stream ? tool_.print(text) : Status{}; }));
-        if (stream && isatty(STDOUT_FILENO) == 1) HETERO_CHECK(tool_.print("\n"));
-        tool_.report()["sequences"].push_back(describe(held.id, n_prompt, generation, import_ms));
-        tool_.note("sequence {}: {} tokens, {}; TTFT {:.1f} ms, ITL p50 {}, p99 {}", held.id,
-                   generation.token_ids.size(), engine::finish_reason_name(generation.reason),
-                   import_ms + generation.ttft_ms, itl_text(generation, 50), itl_text(generation, 99));
-        if (options_.output.empty()) return {};
-        return keep(index, std::move(tokens), generation, std::move(logits));
+        const Clock::time_point start = Clock::now();
+        member.tokens = prompt_.empty() ? held.tokens : prompt_;
+        member.pending = same_prompt ? held.pending_token : -1;
+        member.logits = held.logits;
+        if (member.pending < 0) {
+            auto extended = extend_to(session, held.tokens, held.logits, member.tokens);
+            if (!extended) return fail_with(extended.error(), options_.input);
+            member.logits = std::move(*extended);
+        }
+        member.import_ms += milliseconds_since(start);
+        member.n_prompt = member.tokens.size();
+        return member;
     }
 
-    // What the session holds now, and the token that was chosen but not fed.
-    Status keep(std::size_t index, std::vector<TokenId> tokens, const engine::Generation& generation,
-                std::vector<float> logits) {
+    // Sequences [first, first + count), together.
+    Status run_batch(std::size_t first, std::size_t count) {
+        std::vector<Member> members;
+        for (std::size_t i = 0; i < count; ++i) {
+            HETERO_TRY(auto member, begin(first + i, *sessions_[i]));
+            members.push_back(std::move(member));
+        }
+        // Texts of several sequences on one stdout could not be told apart.
+        const bool stream = !tool_.json() && options_.output != "-" && header_.sequences.size() == 1;
+        std::vector<engine::Continued> continued;
+        for (std::size_t i = 0; i < count; ++i) {
+            Member& member = members[i];
+            continued.push_back({sessions_[i].get(), &member.tokens, member.logits, member.pending, {}});
+            if (stream) continued.back().on_text = [this](std::string_view text) { return tool_.print(text); };
+        }
+        const Clock::time_point start = Clock::now();
+        HETERO_TRY(const auto generations, engine::generate_together(continued, *loaded_.tokenizer, options_.generate));
+        decode_ms_ += milliseconds_since(start);
+        for (const engine::Generation& generation : generations) n_generated_ += generation.token_ids.size();
+        if (stream && isatty(STDOUT_FILENO) == 1) HETERO_CHECK(tool_.print("\n"));
+        for (std::size_t i = 0; i < count; ++i) {
+            report(first + i, members[i], generations[i]);
+            if (!options_.output.empty()) HETERO_CHECK(keep(first + i, *sessions_[i], members[i], generations[i]));
+        }
+        return {};
+    }
+
+    void report(std::size_t index, const Member& member, const engine::Generation& generation) {
+        const std::string& id = header_.sequences[index].id;
+        tool_.report()["sequences"].push_back(describe(id, member.n_prompt, generation, member.import_ms));
+        tool_.note("sequence {}: {} tokens, {}; TTFT {:.1f} ms, ITL p50 {}, p99 {}", id, generation.token_ids.size(),
+                   engine::finish_reason_name(generation.reason), member.import_ms + generation.ttft_ms,
+                   itl_text(generation, 50), itl_text(generation, 99));
+    }
+
+    // What a session holds now, and the token that was chosen but not fed.
+    Status keep(std::size_t index, const engine::Session& session, Member& member,
+                const engine::Generation& generation) {
         const kv::Sequence& held = header_.sequences[index];
         kv::Sequence sequence;
         sequence.id = held.id;
         sequence.special_parsed = held.special_parsed;
         sequence.pending_token = generation.pending_token;
-        tokens.resize(session_->position());
-        sequence.tokens = std::move(tokens);
+        member.tokens.resize(session.position());
+        sequence.tokens = std::move(member.tokens);
         if (generation.token_ids.empty()) {
-            sequence.logits = std::move(logits);
+            sequence.logits = std::move(member.logits);
         }
         continued_.sequences.push_back(std::move(sequence));
-        if (index + 1 == header_.sequences.size()) return {};
+        // Those of the last batch stay where they are.
+        const std::size_t batch = sessions_.size();
+        if (index / batch == (header_.sequences.size() - 1) / batch) return {};
         std::vector<kv::Layer>& layers = finished_.emplace_back();
         for (std::uint32_t i = 0; i < loaded_.identity.n_layers; ++i) {
-            HETERO_TRY(auto layer, writer_.layer(*session_, i));
+            HETERO_TRY(auto layer, writer_.layer(session, i));
             layers.push_back(std::move(layer));
         }
         return {};
@@ -240,13 +311,15 @@ private:
     const DecodeOptions& options_;
     const LoadedModel& loaded_;
     kv::Source& source_;
-    const kv::Header& header_;                             // of source_
-    std::vector<std::vector<kv::Layer>> held_, finished_;  // [sequence][layer]: read, to be written (but the last)
+    const kv::Header& header_;  // of source_
+    std::vector<std::vector<kv::Layer>> held_,
+        finished_;  // [sequence][layer]: read, to be written (but the last batch)
     kv::Header continued_;
     GroupWriter writer_;
     std::vector<TokenId> prompt_;  // empty: none given
-    double read_ms_ = 0;
-    std::unique_ptr<engine::Session> session_;
+    double read_ms_ = 0, decode_ms_ = 0;
+    std::uint64_t n_generated_ = 0;
+    std::vector<std::unique_ptr<engine::Session>> sessions_;  // [place in a batch], the first and its forks
 };
 
 // Text of several sequences on one stdout could not be told apart.

@@ -22,6 +22,7 @@ struct DecodeOptions {
     std::string kv_dtype = "auto";
     std::uint64_t chunk_tokens = 256;
     std::uint64_t top_k = 0;
+    std::uint64_t batch = 0;  // sequences decoded together; 0: as many as fit
 };
 
 Status run_decode(Tool& tool, const DecodeOptions& options);

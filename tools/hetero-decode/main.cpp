@@ -40,6 +40,7 @@ int main(int argc, char** argv) {
     table.heading("Model");
     add_model_options(table, options.model);
     add_precise_option(table, options.model);
+    add_warm_options(table, options.model);
     table
         .choice("--kv-dtype", &options.kv_dtype, {"auto", "f16", "bf16", "f32"},
                 "type of K and V in memory; auto: what the state was made in")
@@ -47,6 +48,9 @@ int main(int argc, char** argv) {
     table.integer("--chunk", "N", &options.chunk_tokens, 1, 65536, "tokens of a longer prompt computed at once")
         .setting = true;
     add_tp_options(table, options.transfer);
+
+    table.integer("--batch", "N", &options.batch, 0, 65536, "decode so many sequences together; 0: all that fit")
+        .setting = true;
 
     table.heading("Generation");
     table

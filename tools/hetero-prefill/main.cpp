@@ -15,6 +15,10 @@ Status check_usage(const PrefillOptions& options) {
         }
         return {};
     }
+    if (options.model.warm && options.model.precise) {
+        return fail(Errc::usage, "--warm keeps packed weights, and --precise has none");
+    }
+    if (options.warms_only()) return {};
     HETERO_CHECK(check_prompt_options(options.prompt, options.prefix == "-"));
     if (!has_prompt(options.prompt)) {
         return fail(Errc::usage, "no prompt: give one of --prompt, --file, --tokens, --jsonl");
@@ -49,6 +53,7 @@ int main(int argc, char** argv) {
     table.heading("Model");
     add_model_options(table, options.model);
     add_precise_option(table, options.model);
+    add_warm_options(table, options.model);
     table
         .choice("--kv-dtype", &options.kv_dtype, {"auto", "f16", "bf16", "f32"},
                 "type of K and V; auto: f16, or that of the prefix")
@@ -71,6 +76,7 @@ int main(int argc, char** argv) {
     return tool.run(argc, argv, [&]() -> Status {
         HETERO_CHECK(check_usage(options));
         HETERO_CHECK(check_device(tool, options.model));
+        if (options.warms_only()) return run_warm(tool, options);
         return options.score.empty() ? run_prefill(tool, options) : run_score(tool, options);
     });
 }

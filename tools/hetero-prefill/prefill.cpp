@@ -194,7 +194,33 @@ private:
     double milliseconds_ = 0;
 };
 
+engine::Options engine_options(const PrefillOptions& options, kernels::DType dtype) {
+    engine::Options result;
+    result.threads = static_cast<int>(options.model.threads);
+    result.kv_dtype = dtype;
+    result.chunk_tokens = static_cast<std::uint32_t>(options.chunk_tokens);
+    result.group = &transport::group();
+    result.precision = options.model.precision();
+    result.warm = options.model.warm_folder();
+    return result;
+}
+
 }  // namespace
+
+Status run_warm(Tool& tool, const PrefillOptions& options) {
+    HETERO_TRY(const Endpoints endpoints,
+               prepare_endpoints(tool, {}, {}, options.transfer, {{options.model.path}, {}}));
+    HETERO_TRY(const LoadedModel loaded, load_model(options.model));
+    HETERO_TRY(const auto session,
+               engine::Session::create(loaded.model, engine_options(options, kernels::DType::f16), 1));
+    report_memory(tool, *session);
+    const std::string folder = options.model.warm_folder().path;
+    if (!session->warm()) {
+        return fail(Errc::resource, "the packed weights are not kept in '{}'; name a folder with --cache", folder);
+    }
+    tool.note("{} bytes of packed weights are kept in {}", session->packed_bytes(), folder);
+    return {};
+}
 
 Status run_prefill(Tool& tool, const PrefillOptions& options) {
     Files others{prompt_files(options.prompt), {options.logits_out}};
@@ -251,14 +277,12 @@ Status run_prefill(Tool& tool, const PrefillOptions& options) {
         return {};
     }
 
-    const engine::Options engine_options{static_cast<int>(options.model.threads), dtype,
-                                         static_cast<std::uint32_t>(options.chunk_tokens), &group,
-                                         options.model.precision()};
-    HETERO_TRY(auto session, engine::Session::create(loaded.model, engine_options, capacity));
+    HETERO_TRY(auto session, engine::Session::create(loaded.model, engine_options(options, dtype), capacity));
     PrefillRun run(tool, options, std::move(jobs), prefix ? &*prefix : nullptr);
     HETERO_CHECK(run.compute(*session, header));
     HETERO_CHECK(run.write(*session, header, endpoints.outputs.front()));
     run.report(header, loaded);
+    report_memory(tool, *session);
     return {};
 }
 

@@ -20,7 +20,15 @@ struct PrefillOptions {
     std::string truncate = "off";
     std::string score;
     std::uint64_t chunk_tokens = 256;
+
+    [[nodiscard]] bool warms_only() const {  // --warm with nothing to compute
+        return model.warm && score.empty() && output.empty() && prefix.empty() && !has_prompt(prompt) &&
+               !transfer.dry_run;
+    }
 };
+
+// Keeps the packed weights for later runs.
+Status run_warm(Tool& tool, const PrefillOptions& options);
 
 Status run_prefill(Tool& tool, const PrefillOptions& options);
 

@@ -5,6 +5,7 @@
 #include "common/tool.h"
 #include "kv/canonical.h"
 #include "kv/convert.h"
+#include "kv/precision_plan.h"
 #include "quant/spec.h"
 
 using namespace hetero;
@@ -13,7 +14,7 @@ using namespace hetero::tool;
 namespace {
 
 struct QuantizeOptions {
-    std::string input, output, k, v, preset, dtype, axis = "token", scale_dtype = "f16";
+    std::string input, output, k, v, preset, plan, dtype, axis = "token", scale_dtype = "f16";
     std::uint64_t group = 0, sinks = 0, window = 0;
     std::vector<std::string> sequences;
     bool symmetric = false, asymmetric = false, requantize = false;
@@ -24,7 +25,25 @@ struct QuantizeOptions {
 struct Specs {
     quant::Spec k, v;
     std::uint32_t sinks = 0, window = 0;
+    std::optional<kv::PrecisionPlan> plan;  // in place of k and v
 };
+
+// Options that only mean something beside --dtype.
+Status refuse_dtype_options(const OptionTable& table, std::string_view reason) {
+    for (const char* name : {"axis", "group", "sym", "asym", "scale-dtype"}) {
+        if (table.on_command_line(name)) return fail(Errc::usage, "--{} {}", name, reason);
+    }
+    return {};
+}
+
+Result<Specs> specs_of_plan(const QuantizeOptions& options, const OptionTable& table) {
+    HETERO_CHECK(refuse_dtype_options(table, "goes with --dtype; a plan says it itself"));
+    Specs specs;
+    HETERO_TRY(specs.plan, kv::read_precision_plan(options.plan));
+    specs.sinks = specs.plan->sinks;
+    specs.window = specs.plan->window;
+    return specs;
+}
 
 // K and V alike, from --dtype and the options beside it.
 Result<Specs> specs_of_dtype(const QuantizeOptions& options, const OptionTable& table) {
@@ -34,11 +53,8 @@ Result<Specs> specs_of_dtype(const QuantizeOptions& options, const OptionTable& 
     }
     quant::Spec spec{options.dtype, codec->default_params()};
     if (!codec->has_options()) {
-        for (const char* name : {"axis", "group", "sym", "asym", "scale-dtype"}) {
-            if (table.on_command_line(name))
-                return fail(Errc::usage, "--{} has no meaning with --dtype {}", name, options.dtype);
-        }
-        return Specs{spec, spec};
+        HETERO_CHECK(refuse_dtype_options(table, fmt::format("has no meaning with --dtype {}", options.dtype)));
+        return Specs{spec, spec, 0, 0, {}};
     }
     const Origin sym = table.origin("sym"), asym = table.origin("asym");
     if (options.symmetric && options.asymmetric && sym == asym) {
@@ -48,7 +64,7 @@ Result<Specs> specs_of_dtype(const QuantizeOptions& options, const OptionTable& 
     spec.params.group = static_cast<std::uint32_t>(options.group);
     spec.params.symmetric = !options.asymmetric || (options.symmetric && sym > asym);
     spec.params.scale_dtype = options.scale_dtype == "f32" ? kernels::DType::f32 : kernels::DType::f16;
-    return Specs{spec, spec};
+    return Specs{spec, spec, 0, 0, {}};
 }
 
 // What the options ask for; all that can be known without the state is checked here. Each way to say it excludes the
@@ -58,15 +74,17 @@ Result<Specs> make_specs(const QuantizeOptions& options, const OptionTable& tabl
         return value.empty() ? Origin::fallback : table.origin(name);
     };
     const Origin pair = std::max(chosen("k", options.k), chosen("v", options.v)),
-                 preset = chosen("preset", options.preset), dtype = chosen("dtype", options.dtype);
-    const Origin best = std::max({pair, preset, dtype});
+                 preset = chosen("preset", options.preset), dtype = chosen("dtype", options.dtype),
+                 plan = chosen("plan", options.plan);
+    const Origin best = std::max({pair, preset, dtype, plan});
     if (best == Origin::fallback) {
-        return fail(Errc::usage, "no codec: give --k SPEC and --v SPEC, --preset ({}) or --dtype ({})",
+        return fail(Errc::usage, "no codec: give --k SPEC and --v SPEC, --preset ({}), --plan FILE or --dtype ({})",
                     quant::preset_names(), quant::codec_names());
     }
-    if ((pair == best ? 1 : 0) + (preset == best ? 1 : 0) + (dtype == best ? 1 : 0) > 1) {
-        return fail(Errc::usage, "--k and --v, --preset and --dtype exclude each other");
+    if ((pair == best ? 1 : 0) + (preset == best ? 1 : 0) + (dtype == best ? 1 : 0) + (plan == best ? 1 : 0) > 1) {
+        return fail(Errc::usage, "--k and --v, --preset, --plan and --dtype exclude each other");
     }
+    if (plan == best) return specs_of_plan(options, table);
     if (dtype == best) return specs_of_dtype(options, table);
     std::string k = options.k, v = options.v;
     std::uint32_t sinks = 0;
@@ -76,11 +94,7 @@ Result<Specs> make_specs(const QuantizeOptions& options, const OptionTable& tabl
         v = found.v;
         sinks = found.sinks;
     }
-    for (const char* name : {"axis", "group", "sym", "asym", "scale-dtype"}) {
-        if (table.on_command_line(name)) {
-            return fail(Errc::usage, "--{} goes with --dtype; a spec says it itself: int8:channel:g32:asym", name);
-        }
-    }
+    HETERO_CHECK(refuse_dtype_options(table, "goes with --dtype; a spec says it itself: int8:channel:g32:asym"));
     if (k.empty() || v.empty()) {
         return fail(Errc::usage, "--{} is missing: give K and V each a codec (f16 keeps 16 bits)",
                     k.empty() ? "k" : "v");
@@ -92,35 +106,75 @@ Result<Specs> make_specs(const QuantizeOptions& options, const OptionTable& tabl
     return specs;
 }
 
-kv::Scheme scheme_of(const quant::Spec& spec, const Specs& specs, kernels::DType source) {
-    const quant::Codec& codec = *quant::find_codec(spec.codec);
-    if (!codec.quantized()) return {spec.codec, spec.params, codec.value_dtype(spec.params)};
-    return {spec.codec, spec.params, source, specs.sinks, specs.window};
+// [n_layers], of one part.
+std::vector<kv::Scheme> schemes_of(const Specs& specs, const kv::Header& header, kv::PartId part) {
+    std::vector<kv::Scheme> schemes;
+    for (std::size_t layer = 0; layer < header.schemes(part).size(); ++layer) {
+        const quant::Spec& spec = specs.plan              ? specs.plan->specs(part)[layer]
+                                  : part == kv::PartId::k ? specs.k
+                                                          : specs.v;
+        schemes.push_back(
+            kv::scheme_from_spec(spec, specs.sinks, specs.window, header.scheme(layer, part).source_dtype));
+    }
+    return schemes;
+}
+
+// "int8, axis token, ..." of all layers where they are alike, else of each with the layers that have it.
+std::string describe_layers(const std::vector<kv::Scheme>& schemes) {
+    std::vector<std::pair<std::string, std::string>> texts;  // and the layers
+    for (std::size_t layer = 0; layer < schemes.size(); ++layer) {
+        const std::string text = kv::describe(schemes[layer]);
+        auto found = std::find_if(texts.begin(), texts.end(), [&](const auto& entry) { return entry.first == text; });
+        if (found == texts.end()) found = texts.insert(found, {text, {}});
+        found->second += fmt::format("{}{}", found->second.empty() ? "" : " ", layer);
+    }
+    if (texts.size() == 1) return texts.front().first;
+    std::string all;
+    for (const auto& [text, layers] : texts)
+        all += fmt::format("{}layers {}: {}", all.empty() ? "" : "; ", layers, text);
+    return all;
+}
+
+// "int8:token", or "plan" where layers differ.
+std::string spec_text(const std::vector<kv::Scheme>& schemes) {
+    const quant::Spec first{schemes.front().codec, schemes.front().params};
+    for (const kv::Scheme& scheme : schemes) {
+        if (quant::Spec{scheme.codec, scheme.params} != first) return "plan";
+    }
+    return quant::to_text(first);
 }
 
 Status quantize(Tool& tool, const QuantizeOptions& options) {
     HETERO_TRY(Specs specs, make_specs(options, tool.options()));
     if (tool.options().given("sinks")) specs.sinks = static_cast<std::uint32_t>(options.sinks);
     if (tool.options().given("window")) specs.window = static_cast<std::uint32_t>(options.window);
-    if ((specs.sinks != 0 || specs.window != 0) && !quant::find_codec(specs.k.codec)->quantized() &&
+    if (!specs.plan && (specs.sinks != 0 || specs.window != 0) && !quant::find_codec(specs.k.codec)->quantized() &&
         !quant::find_codec(specs.v.codec)->quantized()) {
         return fail(Errc::usage, "--sinks and --window have no meaning with {}, which keeps all tokens as they are",
                     quant::to_text(specs.k));
     }
     if (options.output.empty() && !options.transfer.dry_run)
         return fail(Errc::usage, "no output: give an endpoint with -o");
-    HETERO_TRY(const Endpoints endpoints, prepare_endpoints(tool, {options.input}, {options.output}, options.transfer));
+    HETERO_TRY(const Endpoints endpoints,
+               prepare_endpoints(tool, {options.input}, {options.output}, options.transfer, {{options.plan}, {}}));
     HETERO_TRY(auto opened, open_source(tool, endpoints.inputs.front(), options.transfer.transport(tool), "quantize"));
     HETERO_TRY(const auto source, select_sequences(std::move(opened.source), options.sequences));
     const kv::Header& header = source->header();
     const kv::Identity& identity = header.identity;
-    HETERO_CHECK(quant::find_codec(specs.k.codec)->check(specs.k.params, identity.head_dim_k));
-    HETERO_CHECK(quant::find_codec(specs.v.codec)->check(specs.v.params, identity.head_dim_v));
-    const kv::Scheme k = scheme_of(specs.k, specs, header.k_schemes.front().source_dtype),
-                     v = scheme_of(specs.v, specs, header.v_schemes.front().source_dtype);
-    const std::string k_text = quant::to_text(specs.k), v_text = quant::to_text(specs.v);
+    if (specs.plan) {
+        HETERO_CHECK(kv::check_plan(*specs.plan, options.plan, identity));
+        if (!kv::same_weights(*specs.plan, identity)) {
+            tool.note("{}: calibrated with other weights of the same source; its figures are theirs", options.plan);
+        }
+    } else {
+        HETERO_CHECK(quant::find_codec(specs.k.codec)->check(specs.k.params, identity.head_dim_k));
+        HETERO_CHECK(quant::find_codec(specs.v.codec)->check(specs.v.params, identity.head_dim_v));
+    }
+    const std::vector<kv::Scheme> k = schemes_of(specs, header, kv::PartId::k),
+                                  v = schemes_of(specs, header, kv::PartId::v);
+    const std::string k_text = spec_text(k), v_text = spec_text(v);
     const std::string description =
-        k == v ? kv::describe(k) : fmt::format("K {}; V {}", kv::describe(k), kv::describe(v));
+        k == v ? describe_layers(k) : fmt::format("K {}; V {}", describe_layers(k), describe_layers(v));
     std::unique_ptr<kv::Sink> sink = discarding_sink();
     if (!options.transfer.dry_run) {
         HETERO_TRY(sink, transport::open_sink(endpoints.outputs.front(), options.transfer.transport(tool)));
@@ -137,7 +191,14 @@ Status quantize(Tool& tool, const QuantizeOptions& options) {
     const double ratio = static_cast<double>(converted->bytes_out) / static_cast<double>(converted->bytes_in);
     Json& report = tool.report();
     if (options.transfer.dry_run) report["dry_run"] = true;
-    report["codec"] = k.codec == v.codec ? k.codec : fmt::format("{}, {}", k.codec, v.codec);
+    if (specs.plan) {
+        report["plan"] = options.plan;
+        report["same_weights"] = kv::same_weights(*specs.plan, identity);
+    }
+    const std::string &k_codec = k.front().codec, &v_codec = v.front().codec;
+    report["codec"] = k_text == "plan" || v_text == "plan" ? "plan"
+                      : k_codec == v_codec                 ? k_codec
+                                                           : fmt::format("{}, {}", k_codec, v_codec);
     report["k"] = k_text;
     report["v"] = v_text;
     report["sinks"] = specs.sinks;
@@ -176,6 +237,9 @@ int main(int argc, char** argv) {
     preset.setting = true;
     preset.completion = Completion::choices;
     for (const quant::Preset& one : quant::presets()) preset.choices.emplace_back(one.name);
+    Option& plan = table.text("--plan", "FILE", &options.plan, "as a plan of kv-calibrate says, layer by layer");
+    plan.setting = true;
+    plan.completion = Completion::file;
     Option& dtype =
         table.text("--dtype", "TYPE", &options.dtype, fmt::format("K and V alike: one of {}", quant::codec_names()));
     dtype.setting = true;

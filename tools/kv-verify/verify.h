@@ -8,8 +8,8 @@
 #include "common/endpoints.h"
 #include "common/models.h"
 #include "common/tool.h"
-#include "engine/generate.h"
 #include "kv/compare.h"
+#include "verify/measure.h"
 
 namespace hetero::tool {
 
@@ -30,7 +30,7 @@ Status run_verify(Tool& tool, const VerifyOptions& options);
 
 // Drift between two states while the same tokens are fed after both.
 struct Drift {
-    std::vector<engine::DriftStep> steps;  // of all sequences
+    std::vector<verify::Step> steps;  // of all sequences
     double max_abs_dp = 0, p99_abs_dp = 0, kl_mean = 0, kl_max = 0, max_abs_dlogit = 0, top1 = 1;
     std::string worst_sequence;
     std::size_t worst_step = 0;  // within the sequence, from 0

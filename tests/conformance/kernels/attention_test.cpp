@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "inputs.h"
+#include "support/kv_pages.h"
 
 using namespace hetero::kernels;
 using namespace hetero::test;
@@ -69,10 +70,11 @@ struct Problem {
         Guarded<float> out((q1 - q0) * out_stride, 1);
         for (std::size_t i = 0; i < out.size(); ++i) out[i] = NAN;  // what was there must not matter
         const std::size_t first = shape.kv_tokens - shape.n_queries;
+        const KvPages k_pages(shape.dtype, k_bytes, k_stride), v_pages(shape.dtype, v_bytes, v_stride);
         const AttentionArgs args{.q = q.data() + q0 * (shape.head_dim_k + 1),
                                  .q_stride = shape.head_dim_k + 1,
-                                 .k = {shape.dtype, k_bytes.data(), k_stride},
-                                 .v = {shape.dtype, v_bytes.data(), v_stride},
+                                 .k = k_pages.view(),
+                                 .v = v_pages.view(),
                                  .out = out.data(),
                                  .out_stride = out_stride,
                                  .n_queries = q1 - q0,
@@ -286,10 +288,12 @@ TEST_CASE("heads that share K and V have the bits of each alone") {
                 std::vector<float> q(queries * heads * dims);
                 fill_normal(q, random);
                 Problem shared({dtype, queries, keys, dims, dims_v, window, 0, 1}, random);
+                const KvPages k_pages(dtype, shared.k_bytes, shared.k_stride);
+                const KvPages v_pages(dtype, shared.v_bytes, shared.v_stride);
                 AttentionArgs args{.q = q.data(),
                                    .q_stride = heads * dims,
-                                   .k = {dtype, shared.k_bytes.data(), shared.k_stride},
-                                   .v = {dtype, shared.v_bytes.data(), shared.v_stride},
+                                   .k = k_pages.view(),
+                                   .v = v_pages.view(),
                                    .out = nullptr,
                                    .out_stride = heads * dims_v,
                                    .n_queries = queries,

@@ -81,3 +81,56 @@ TEST_CASE("no values, NaN and percents out of range give NaN, infinity is kept")
     CHECK(std::isnan(percentile(values, 100.5)));
     CHECK(std::isnan(percentile(values, nan)));
 }
+
+TEST_CASE("Wilson's interval of a proportion") {
+    const Proportion half = proportion(5, 10);  // published example values: 0.2366, 0.7634
+    CHECK(half.value == 0.5);
+    CHECK(half.interval.low == doctest::Approx(0.23659).epsilon(1e-4));
+    CHECK(half.interval.high == doctest::Approx(0.76341).epsilon(1e-4));
+    const Proportion all = proportion(768, 768);
+    CHECK(all.interval.high == 1);
+    CHECK(all.interval.low == doctest::Approx(0.99502).epsilon(1e-4));
+    CHECK(proportion(0, 20).interval.low == 0);
+    CHECK(std::isnan(proportion(0, 0).value));
+}
+
+TEST_CASE("bootstrap over blocks: covers, is deterministic, and takes blocks whole") {
+    // The mean of independent values, against the normal interval.
+    std::mt19937 random(5);
+    std::normal_distribution<double> normal(3, 2);
+    std::vector<double> values(400);
+    for (double& value : values) value = normal(random);
+    const std::vector<std::size_t> single(values.size(), 1);
+    const auto mean_at = [&](std::span<const std::size_t> places) {
+        double sum = 0;
+        for (const std::size_t place : places) sum += values[place];
+        return sum / static_cast<double>(places.size());
+    };
+    const double centre = mean(values);
+    double squares = 0;
+    for (const double value : values) squares += (value - centre) * (value - centre);
+    const double half = 1.96 * std::sqrt(squares / 399 / 400);
+    const Interval interval = block_bootstrap(single, 2000, 7, mean_at);
+    CHECK(interval.low == doctest::Approx(centre - half).epsilon(0.01));
+    CHECK(interval.high == doctest::Approx(centre + half).epsilon(0.01));
+    CHECK(block_bootstrap(single, 2000, 7, mean_at).low == interval.low);
+    CHECK(block_bootstrap(single, 2000, 8, mean_at).low != interval.low);
+    // Neighbours that are equal carry one piece of information: blocks show it, single values do not.
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = values[i / 20 * 20];
+    const std::vector<std::size_t> blocks(values.size() / 20, 20);
+    const Interval wide = block_bootstrap(blocks, 2000, 7, mean_at), narrow = block_bootstrap(single, 2000, 7, mean_at);
+    CHECK(wide.high - wide.low > 3 * (narrow.high - narrow.low));
+    // Places of a block stay together and in order.
+    const std::vector<std::size_t> uneven{3, 5, 2};
+    const Interval none = block_bootstrap(uneven, 50, 1, [](std::span<const std::size_t> places) {
+        for (std::size_t i = 0; i < places.size();) {
+            const std::size_t length = places[i] == 0 ? 3 : places[i] == 3 ? 5 : 2;
+            REQUIRE((places[i] == 0 || places[i] == 3 || places[i] == 8));
+            for (std::size_t j = 0; j < length; ++j) REQUIRE(places[i + j] == places[i] + j);
+            i += length;
+        }
+        return 0.0;
+    });
+    CHECK(none.high == 0);
+    CHECK(std::isnan(block_bootstrap(std::vector<std::size_t>{400}, 100, 1, mean_at).low));
+}

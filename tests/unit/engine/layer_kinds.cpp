@@ -41,8 +41,8 @@ std::vector<float> step(Session& session, TokenId token) {
 
 TEST_CASE("a DeepSeek-V3 keeps 70,272 bytes of each token at 16 bits") {
     const std::vector<model::KvLayout> layers(61, {1, 512, 64, model::KvLayout::Kind::latent});
-    CHECK(engine::KvCache::bytes_needed(layers, DType::f16, 1) == 70272);
-    CHECK(engine::KvCache::bytes_needed(layers, DType::bf16, 4096) == 70272ULL * 4096);
+    CHECK(engine::KvPool::page_bytes(layers, DType::f16) == 70272 * engine::KvPool::page_tokens);
+    CHECK(engine::KvPool::bytes_needed(layers, DType::bf16, engine::KvPool::pages_for(4096)) == 70272ULL * 4096);
 }
 
 TEST_CASE("which kinds the layers of a model are") {
@@ -56,15 +56,16 @@ TEST_CASE("which kinds the layers of a model are") {
 
 TEST_CASE("a latent layer: one row of both parts, and a state without heads") {
     const model::KvLayout layout{1, 3, 2, model::KvLayout::Kind::latent};
-    auto cache = must(engine::KvCache::create({&layout, 1}, DType::f32, 4));
+    auto cache = must(engine::KvCache::create(must(engine::KvPool::create({&layout, 1}, DType::f32, 1)), 4));
+    must(cache.prepare(0, 4));
     const float latent[] = {1, 2, 3}, key[] = {4, 5};
     must(cache.store(0, PartId::k, 2, latent));
     must(cache.store(0, PartId::v, 2, key));
     const kernels::KvView k = cache.view(0, PartId::k, 0), v = cache.view(0, PartId::v, 0);
     CHECK(k.token_stride == 5);
     CHECK(v.token_stride == 5);
-    CHECK(v.data == k.data);
-    const float* row = static_cast<const float*>(k.data) + 2 * k.token_stride;
+    CHECK(v.offset == k.offset);
+    const float* row = reinterpret_cast<const float*>(k.pages[0] + k.offset) + 2 * k.token_stride;
     CHECK(std::vector<float>(row, row + 5) == std::vector<float>{1, 2, 3, 4, 5});
     std::vector<float> saved(2);
     cache.save(0, PartId::v, 2, 3, std::as_writable_bytes(std::span(saved)));

@@ -298,3 +298,42 @@ TEST_CASE("a state whose logits are not numbers is refused by whoever meets it")
         CHECK(status.error().message.find("logits[1]") != std::string::npos);
     }
 }
+
+TEST_CASE("figures of each head: size, place, and the worst channel") {
+    const kv::State a = f32_state();
+    kv::State b = a;
+    // Head 0: one large error. Head 1: errors in every channel, those of dim 6 largest.
+    set(b, 1, kv::PartId::k, at(4, 0, 2), get(a, 1, kv::PartId::k, at(4, 0, 2)) - 2);
+    double squares = 0, squares_a = 0, channel_a = 0;
+    for (std::size_t token = 0; token < 5; ++token) {
+        for (std::size_t dim = 0; dim < 8; ++dim) {
+            const float x = get(a, 1, kv::PartId::k, at(token, 1, dim)), error = dim == 6 ? 0.5F : 0.25F;
+            set(b, 1, kv::PartId::k, at(token, 1, dim), x + error);
+            const double d = static_cast<double>(x + error) - x;
+            squares += d * d;
+            squares_a += static_cast<double>(x) * x;
+            if (dim == 6) channel_a += static_cast<double>(x) * x;
+        }
+    }
+    const auto& part = compared(a, b).parts[2];
+    REQUIRE(part.heads.size() == 2);
+    const kv::HeadDifference &first = part.heads[0], &second = part.heads[1];
+    CHECK(first.head == 0);
+    CHECK(first.max_abs == doctest::Approx(2).epsilon(1e-6));
+    CHECK(first.worst_token == 4);
+    CHECK(first.worst_dim == 2);
+    CHECK(first.rms == doctest::Approx(2 / std::sqrt(40.0)).epsilon(1e-6));
+    CHECK(first.worst_channel == 2);
+    CHECK(first.channel_rms == doctest::Approx(2 / std::sqrt(5.0)).epsilon(1e-6));
+    CHECK(second.head == 1);
+    CHECK(second.max_abs == doctest::Approx(0.5).epsilon(1e-6));
+    CHECK(second.worst_dim == 6);
+    CHECK(second.rms == doctest::Approx(std::sqrt(squares / 40)).epsilon(1e-6));
+    CHECK(second.relative_l2 == doctest::Approx(std::sqrt(squares / squares_a)).epsilon(1e-6));
+    CHECK(second.worst_channel == 6);
+    CHECK(second.channel_rms == doctest::Approx(0.5).epsilon(1e-6));
+    CHECK(second.channel_relative_l2 == doctest::Approx(std::sqrt(5 * 0.25 / channel_a)).epsilon(1e-6));
+    CHECK(part.rms == doctest::Approx(std::sqrt((squares + 4) / 80)).epsilon(1e-6));
+    CHECK(part.max_abs == first.max_abs);
+    CHECK(compared(a, a).parts[2].heads[1].cosine == doctest::Approx(1));
+}

@@ -1,0 +1,55 @@
+// Products of packed weights and many tokens in bf16, on the matrix unit of a CPU: prefill. What Ops has for packed
+// weights (packed_gemm) is exact and fits one token; here inputs are rounded to bf16, sums stay in f32, and a whole
+// chunk of tokens passes by while a block of weights lies expanded in the cache.
+//
+// Tiles of n tokens and `cols` columns: [n / 32][cols / 32][token % 32][col % 32] of bf16, both divisions rounded up,
+// zeros beyond n and cols. So 32 columns of 32 tokens are 2 KiB that lie together.
+//
+// A result depends on the inputs of its own token and row alone: not on how many tokens came together, nor on how rows
+// were divided.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/api/ops.h"
+
+namespace hetero::kernels {
+
+constexpr std::size_t tile_tokens = 32, tile_cols = 32;
+
+using Bf16 = std::uint16_t;
+
+// Elements of the tiles of n tokens; also where token n begins, if n is a multiple of 32.
+[[gnu::always_inline]] constexpr std::size_t tiles_size(std::size_t n_tokens, std::size_t cols) {
+    return (n_tokens + tile_tokens - 1) / tile_tokens * tile_tokens * ((cols + tile_cols - 1) / tile_cols * tile_cols);
+}
+
+// Columns [first_col, first_col + n_cols) of tiles with `cols` columns; first_col is a multiple of 32.
+struct TileColumns {
+    Bf16* tiles = nullptr;
+    std::size_t cols = 0, first_col = 0, n_cols = 0;
+};
+
+struct TileOps {
+    const char* name;  // of the backend
+
+    // x [n_tokens][n_cols], stride x_stride, to bf16 (nearest even; a subnormal result may become zero) at the given
+    // columns; what lies beyond n_tokens and beyond the last column within their tiles becomes zero.
+    void (*round)(const float* x, std::size_t x_stride, std::size_t n_tokens, const TileColumns& out);
+    // The same of silu(gate) * up.   |error| <= (2^-8 + 2^-12) * |silu(gate) * up| (+ 2^-120)
+    void (*silu_mul)(const float* gate, const float* up, std::size_t stride, std::size_t n_tokens,
+                     const TileColumns& out);
+
+    // y[t][row - row_begin] = w[row] . x[t], or += with `add`, for rows [row_begin, row_end) of the matrix that starts
+    // at `packed` (api/packed.h) and n_tokens of x, tiles with `cols` columns. A weight counts as bf16(fma(code - zero,
+    // scale, min)), exact before it is rounded to nearest even. |error| <= c * (|w row|_2 * |x|_2 + |y before|) * 2^-24
+    // of the product of the rounded operands, c = 2 * sqrt(cols) + 8; operands and sums that are subnormal may count as
+    // zero.
+    void (*gemm)(Packing packing, const void* packed, std::size_t row_begin, std::size_t row_end, std::size_t cols,
+                 const Bf16* x, std::size_t n_tokens, bool add, float* y, std::size_t y_stride);
+};
+
+// Of a backend of all_backends(); null where it has none: packed_gemm is faster there.
+[[nodiscard]] const TileOps* tile_ops(const Ops& backend = ops()) noexcept;
+
+}  // namespace hetero::kernels

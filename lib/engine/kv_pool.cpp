@@ -1,0 +1,119 @@
+#include "engine/kv_pool.h"
+
+#include <limits>
+#include <new>
+#include <numeric>
+
+namespace hetero::engine {
+namespace {
+
+using kernels::DType;
+using kv::PartId;
+
+constexpr std::size_t alignment = 64;  // of tiles: a cache line
+
+std::size_t round_up(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
+
+bool latent(const model::KvLayout& layer) { return layer.kind == model::KvLayout::Kind::latent; }
+
+// One head's tile. The V of a latent layer lies in the rows of its K. Cannot overflow: sizes are bounded by the model's
+// limits.
+std::size_t tile_bytes(const model::KvLayout& layer, DType dtype, PartId part) {
+    if (latent(layer) && part == PartId::v) return 0;
+    const std::size_t dim = part == PartId::k ? layer.query_dim() : layer.head_dim_v;
+    return round_up(kernels::dtype_bytes(dtype, dim * KvPool::page_tokens));
+}
+
+std::uint32_t kept_heads(std::span<const model::KvLayout> layers, std::span<const Range> heads, std::size_t layer) {
+    return heads.empty() ? layers[layer].n_kv_heads : static_cast<std::uint32_t>(heads[layer].size());
+}
+
+}  // namespace
+
+std::uint64_t KvPool::page_bytes(std::span<const model::KvLayout> layers, DType dtype, std::span<const Range> heads) {
+    std::uint64_t bytes = 0;
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+        for (const PartId part : {PartId::k, PartId::v}) {
+            bytes += std::uint64_t{tile_bytes(layers[i], dtype, part)} * kept_heads(layers, heads, i);
+        }
+    }
+    return bytes;
+}
+
+std::uint64_t KvPool::bytes_needed(std::span<const model::KvLayout> layers, DType dtype, std::uint64_t pages,
+                                   std::span<const Range> heads) {
+    std::uint64_t bytes = 0;
+    const bool fits = !__builtin_mul_overflow(page_bytes(layers, dtype, heads), pages, &bytes);
+    return fits ? bytes : std::numeric_limits<std::uint64_t>::max();
+}
+
+Result<std::shared_ptr<KvPool>> KvPool::create(std::span<const model::KvLayout> layers, DType dtype,
+                                               std::uint64_t pages, std::span<const Range> heads) {
+    const std::uint64_t bytes = bytes_needed(layers, dtype, pages, heads);
+    const auto out_of_memory = [&] {
+        return fail(Errc::resource, "out of memory: a KV cache of {} pages of {} tokens needs {} bytes", pages,
+                    page_tokens, bytes);
+    };
+    if (pages > std::numeric_limits<Page>::max() || bytes > std::numeric_limits<std::int64_t>::max()) {
+        return out_of_memory();
+    }
+    try {
+        std::shared_ptr<KvPool> pool(new KvPool);
+        pool->layers_.assign(layers.begin(), layers.end());
+        pool->first_heads_.resize(layers.size());
+        pool->dtype_ = dtype;
+        for (std::size_t i = 0; i < layers.size(); ++i) {
+            pool->layers_[i].n_kv_heads = kept_heads(layers, heads, i);
+            if (!heads.empty()) pool->first_heads_[i] = static_cast<std::uint32_t>(heads[i].begin);
+            const auto place = [&](PartId part) {
+                const std::size_t offset = pool->page_bytes_;
+                pool->page_bytes_ += tile_bytes(layers[i], dtype, part) * pool->layers_[i].n_kv_heads;
+                return offset;
+            };
+            pool->k_offset_.push_back(place(PartId::k));
+            pool->v_offset_.push_back(latent(layers[i])
+                                          ? pool->k_offset_.back() + kernels::dtype_bytes(dtype, layers[i].head_dim_k)
+                                          : place(PartId::v));
+        }
+        pool->users_.resize(pages);
+        pool->free_.resize(pages);
+        std::iota(pool->free_.rbegin(), pool->free_.rend(), Page{0});
+        pool->memory_.reset(static_cast<std::byte*>(std::aligned_alloc(alignment, std::max(bytes, alignment))));
+        if (pool->memory_ == nullptr) return out_of_memory();
+        return pool;
+    } catch (const std::bad_alloc&) {
+        return out_of_memory();
+    }
+}
+
+std::uint32_t KvPool::head_dim(std::size_t layer, PartId part) const noexcept {
+    return part == PartId::k ? layers_[layer].head_dim_k : layers_[layer].head_dim_v;
+}
+
+bool KvPool::is_latent(std::size_t layer) const noexcept { return latent(layers_[layer]); }
+
+std::size_t KvPool::token_stride(std::size_t layer, PartId part) const noexcept {
+    return is_latent(layer) ? layers_[layer].query_dim() : head_dim(layer, part);
+}
+
+std::size_t KvPool::tile_offset(std::size_t layer, PartId part, std::uint32_t head) const noexcept {
+    const std::size_t first = part == PartId::k ? k_offset_[layer] : v_offset_[layer];
+    return first + head * tile_bytes(layers_[layer], dtype_, part);
+}
+
+Result<KvPool::Page> KvPool::take() {
+    if (free_.empty()) {
+        return fail(Errc::resource, "all {} pages of {} tokens of the KV cache are taken; ask for a larger one",
+                    pages(), page_tokens);
+    }
+    const Page page = free_.back();
+    free_.pop_back();
+    users_[page] = 1;
+    return page;
+}
+
+void KvPool::drop(Page page) noexcept {
+    if (--users_[page] == 0) free_.push_back(page);  // has room for all pages
+}
+
+}  // namespace hetero::engine

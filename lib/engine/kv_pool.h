@@ -1,0 +1,80 @@
+// Memory for the KV caches of one model, in pages of 64 tokens that caches take, share and give back (after
+// PagedAttention, https://arxiv.org/abs/2309.06180). A page holds its tokens of all layers: [layer][K, V][kv_head]
+// tiles, each [token of the page][head_dim] in the resident type and at a multiple of 64 bytes. K is stored after RoPE,
+// half-split. A layer with latents has one tile, [token][latent | RoPE key], so that one row is what a query is
+// multiplied with.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "engine/share.h"
+#include "kernels/api/ops.h"
+#include "kv/state.h"
+#include "model/program.h"
+
+namespace hetero::engine {
+
+// The address space is taken once; a page costs memory from its first use on. Used by one thread at a time.
+class KvPool {
+public:
+    static constexpr std::uint64_t page_tokens = kernels::kKvPageTokens;
+    using Page = std::uint32_t;
+
+    [[nodiscard]] static std::uint64_t pages_for(std::uint64_t tokens) noexcept {
+        return tokens / page_tokens + (tokens % page_tokens != 0);
+    }
+    // `heads`: of each layer, the KV heads that are kept, those of one rank; none given: all. They are counted from 0
+    // here; messages name them as the model does.
+    [[nodiscard]] static std::uint64_t page_bytes(std::span<const model::KvLayout> layers, kernels::DType dtype,
+                                                  std::span<const Range> heads = {});
+    // What create() reserves; the largest number where it is beyond 64 bits. A budget of bytes has budget /
+    // page_bytes() pages.
+    [[nodiscard]] static std::uint64_t bytes_needed(std::span<const model::KvLayout> layers, kernels::DType dtype,
+                                                    std::uint64_t pages, std::span<const Range> heads = {});
+    // dtype: f16, bf16 or f32. Errors: resource.
+    static Result<std::shared_ptr<KvPool>> create(std::span<const model::KvLayout> layers, kernels::DType dtype,
+                                                  std::uint64_t pages, std::span<const Range> heads = {});
+
+    [[nodiscard]] kernels::DType dtype() const noexcept { return dtype_; }
+    [[nodiscard]] std::uint64_t pages() const noexcept { return users_.size(); }
+    [[nodiscard]] std::uint64_t free_pages() const noexcept { return free_.size(); }
+    [[nodiscard]] std::size_t page_bytes() const noexcept { return page_bytes_; }
+
+    [[nodiscard]] std::uint32_t heads(std::size_t layer) const noexcept { return layers_[layer].n_kv_heads; }
+    [[nodiscard]] std::uint32_t first_head(std::size_t layer) const noexcept { return first_heads_[layer]; }
+    [[nodiscard]] std::uint32_t head_dim(std::size_t layer, kv::PartId part) const noexcept;
+    // Where in a page the tile of a head begins, and elements from one token of it to the next. Of a latent layer the
+    // two parts lie side by side in one row.
+    [[nodiscard]] std::size_t tile_offset(std::size_t layer, kv::PartId part, std::uint32_t head) const noexcept;
+    [[nodiscard]] std::size_t token_stride(std::size_t layer, kv::PartId part) const noexcept;
+    [[nodiscard]] bool is_latent(std::size_t layer) const noexcept;
+
+    // A page with one user; its bytes are unspecified. Errors: resource, when all are taken.
+    Result<Page> take();
+    void share(Page page) noexcept { ++users_[page]; }
+    void drop(Page page) noexcept;  // one user less; without users it is free
+    [[nodiscard]] bool is_shared(Page page) const noexcept { return users_[page] > 1; }
+    [[nodiscard]] std::byte* memory(Page page) const noexcept { return memory_.get() + page * page_bytes_; }
+
+private:
+    struct Free {
+        void operator()(std::byte* memory) const noexcept { std::free(memory); }
+    };
+    KvPool() = default;
+
+    std::vector<model::KvLayout> layers_;           // n_kv_heads: those that are kept
+    std::vector<std::uint32_t> first_heads_;        // [layer], of the model's
+    std::vector<std::size_t> k_offset_, v_offset_;  // [layer], bytes into a page
+    std::size_t page_bytes_ = 0;
+    std::unique_ptr<std::byte, Free> memory_;  // [page][page_bytes_]
+    std::vector<std::uint32_t> users_;         // [page]
+    std::vector<Page> free_;                   // the last is taken next
+    kernels::DType dtype_ = kernels::DType::f16;
+};
+
+}  // namespace hetero::engine

@@ -1,0 +1,124 @@
+#include "engine/plan.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace hetero::engine {
+namespace {
+
+template <class... Cases>
+struct Match : Cases... {
+    using Cases::operator()...;
+};
+
+// What an op does with registers. Where it writes a part only, what was there is still needed.
+struct Uses {
+    std::optional<model::Register> reads, writes;
+    bool whole = false;  // what was in `writes` before is not needed
+};
+
+Uses uses_of(const model::Op& any, const model::Program& program) {
+    const auto fills = [&](model::Register out, std::uint64_t elements) {
+        return elements == program.registers[out].width;
+    };
+    return std::visit(
+        Match{[&](const model::Embed& op) { return Uses{{}, op.out, fills(op.out, op.table.cols)}; },
+              [&](const model::Normalize& op) { return Uses{op.in, op.out, op.in != op.out}; },
+              [&](const model::Qkv& op) { return Uses{op.in, op.q_out, fills(op.q_out, op.q.rows)}; },
+              [&](const model::LatentKv& op) { return Uses{op.in, op.in, false}; },
+              [&](const model::LatentQuery& op) {
+                  return Uses{op.in, op.out, fills(op.out, op.n_heads * program.kv[op.layer].query_dim())};
+              },
+              [&](const model::Attention& op) {
+                  return Uses{op.q, op.out, fills(op.out, op.n_heads * program.kv[op.layer].output_dim())};
+              },
+              [&](const model::Project& op) { return Uses{op.in, op.out, fills(op.out, op.weight.rows)}; },
+              [&](const model::HeadProject& op) { return Uses{op.in, op.out, fills(op.out, op.weight.rows)}; },
+              [&](const model::ProjectAdd& op) { return Uses{op.in, op.out, false}; },
+              [&](const model::FfnAdd& op) { return Uses{op.in, op.out, false}; },
+              [&](const model::MoeAdd& op) { return Uses{op.in, op.out, false}; },
+              [&](const model::Head& op) { return Uses{op.in, {}, false}; }},
+        any);
+}
+
+bool meet(const std::vector<Range>& a, const std::vector<Range>& b) {
+    for (auto i = a.begin(), j = b.begin(); i != a.end() && j != b.end();) {
+        if (i->begin < j->end && j->begin < i->end) return true;
+        if (i->end < j->end) {
+            ++i;
+        } else {
+            ++j;
+        }
+    }
+    return false;
+}
+
+std::size_t round_up(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+}  // namespace
+
+std::optional<model::Register> written_by(const model::Op& op) {
+    return std::visit(Match{[](const model::Head&) { return std::optional<model::Register>(); },
+                            [](const model::Qkv& one) { return std::optional(one.q_out); },
+                            [](const model::LatentKv& one) { return std::optional(one.in); },
+                            [](const auto& one) { return std::optional(one.out); }},
+                      op);
+}
+
+const char* op_name(const model::Op& op) {
+    static constexpr const char* names[] = {"embed",        "normalize",    "qkv",         "latent kv",
+                                            "latent query", "attention",    "project",     "head project",
+                                            "project, add", "feed forward", "experts",     "head"};
+    static_assert(std::size(names) == std::variant_size_v<model::Op>);
+    return names[op.index()];
+}
+
+std::vector<std::vector<Range>> lives_of(const model::Program& program) {
+    std::vector<std::vector<Range>> lives(program.registers.size());
+    const auto extend = [&](model::Register index, std::size_t op) {
+        std::vector<Range>& ranges = lives[index];
+        if (ranges.empty()) ranges.push_back({0, 0});  // read before it is written: needed from the start
+        ranges.back().end = op + 1;
+    };
+    for (std::size_t i = 0; i < program.ops.size(); ++i) {
+        const Uses uses = uses_of(program.ops[i], program);
+        if (uses.reads) extend(*uses.reads, i);
+        if (!uses.writes) continue;
+        if (uses.whole) {
+            lives[*uses.writes].push_back({i, i + 1});
+        } else {
+            extend(*uses.writes, i);
+        }
+    }
+    return lives;
+}
+
+Arena arrange(std::span<const Value> values, Exec exec) {
+    Arena arena;
+    arena.offsets.resize(values.size());
+    // The largest first; each at the lowest place where no neighbour in time is.
+    std::vector<std::size_t> order(values.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::size_t a, std::size_t b) { return values[a].bytes > values[b].bytes; });
+    std::vector<std::size_t> placed, taken;
+    for (const std::size_t index : order) {
+        taken.clear();
+        for (const std::size_t other : placed) {
+            if (exec == Exec::eager || meet(values[index].lives, values[other].lives)) taken.push_back(other);
+        }
+        std::sort(taken.begin(), taken.end(),
+                  [&](std::size_t a, std::size_t b) { return arena.offsets[a] < arena.offsets[b]; });
+        std::size_t offset = 0;
+        for (const std::size_t other : taken) {
+            if (offset + values[index].bytes <= arena.offsets[other]) break;
+            offset = std::max(offset, arena.offsets[other] + round_up(values[other].bytes));
+        }
+        arena.offsets[index] = offset;
+        arena.bytes = std::max(arena.bytes, offset + round_up(values[index].bytes));
+        placed.push_back(index);
+    }
+    return arena;
+}
+
+}  // namespace hetero::engine

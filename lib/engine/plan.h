@@ -1,0 +1,37 @@
+// Where the values of a forward pass lie. Two ways to run one list of ops, with the same bits: eager gives every register
+// memory of its own and looks at it after each op; graph plans once which values are never needed together, and gives
+// these the same memory.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "engine/share.h"
+#include "model/program.h"
+
+namespace hetero::engine {
+
+enum class Exec : std::uint8_t { graph, eager };
+
+// The register that an op writes; none where it writes none.
+[[nodiscard]] std::optional<model::Register> written_by(const model::Op& op);
+[[nodiscard]] const char* op_name(const model::Op& op);  // "qkv"
+
+// From where to where in the list of ops each register holds a value that is still needed: [register], ascending ranges
+// [first op, last op + 1).
+[[nodiscard]] std::vector<std::vector<Range>> lives_of(const model::Program& program);
+
+struct Value {
+    std::size_t bytes = 0;
+    std::vector<Range> lives;
+};
+struct Arena {
+    std::vector<std::size_t> offsets;  // [value], bytes; multiples of 64
+    std::size_t bytes = 0;
+};
+// Values whose lives meet do not overlap; with Exec::eager, none do.
+[[nodiscard]] Arena arrange(std::span<const Value> values, Exec exec);
+
+}  // namespace hetero::engine

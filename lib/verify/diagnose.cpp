@@ -1,0 +1,145 @@
+#include "verify/diagnose.h"
+
+#include <algorithm>
+#include <cmath>
+#include <new>
+#include <optional>
+
+#include "kv/convert.h"
+#include "verify/faults.h"
+
+namespace hetero::verify {
+namespace {
+
+constexpr std::size_t most_parts = 24;  // that are looked at: a fault is seldom in one layer alone
+constexpr double path_noise = 1e-3;     // relative error that needs no explanation
+constexpr double explained = 0.1;       // relative error that may be left where a fault is undone
+
+struct Errors {
+    double before = 0, after = 0;  // relative L2 over the values that the repair knows
+    bool enough = false;           // at least half of them
+};
+
+Errors compare(std::span<const float> a, std::span<const float> b, std::span<const float> repaired) {
+    double squares = 0, before = 0, after = 0;
+    std::size_t known = 0;
+    for (std::size_t i = 0; i < repaired.size(); ++i) {
+        if (!std::isfinite(repaired[i])) continue;
+        const double x = a[i], old_error = b[i] - x, new_error = repaired[i] - x;
+        squares += x * x;
+        before += old_error * old_error;
+        after += new_error * new_error;
+        ++known;
+    }
+    if (squares == 0 || 2 * known < a.size()) return {};
+    return {std::sqrt(before / squares), std::sqrt(after / squares), true};
+}
+
+// What the candidate's codec makes of the reference itself; 0 where it cannot.
+double codec_error(const Case& part) {
+    const std::vector<float> values(part.a.begin(), part.a.end());
+    const auto encoded =
+        kv::encode_part(part.candidate, part.part().scheme, part.n_tokens, part.id, values, part.first_token);
+    if (!encoded) return 0;
+    const std::vector<float> decoded = part.decode(*encoded);
+    return decoded.empty() ? 0 : compare(part.a, part.a, decoded).after;
+}
+
+struct Best {
+    std::string_view name;
+    std::string detail;
+    Errors errors;
+};
+
+std::optional<Best> find_fault(const Case& part, double codec) {
+    std::optional<Best> best;
+    for (const KnownFault& fault : known_faults()) {
+        for (Repair& repair : fault.repairs(part)) {
+            if (repair.values.size() != part.a.size()) continue;
+            const Errors errors = compare(part.a, part.b, repair.values);
+            const bool collapsed = errors.after <= 1.5 * codec + path_noise ||
+                                   (errors.after <= errors.before / 4 && errors.after <= explained);
+            if (!errors.enough || !collapsed || errors.before <= 3 * codec + path_noise) continue;
+            if (best && errors.after > best->errors.after / 1.5) continue;  // an earlier one does as well
+            best = Best{fault.name, std::move(repair.detail), errors};
+        }
+    }
+    return best;
+}
+
+LayerRope unscaled(double theta, std::uint32_t dim) {
+    LayerRope rope;
+    rope.theta = theta;
+    for (std::uint32_t i = 0; i < dim / 2; ++i) rope.frequencies.push_back(std::pow(theta, -2.0 * i / dim));
+    return rope;
+}
+
+}  // namespace
+
+std::vector<LayerRope> ropes_of(const model::Model& model) {
+    std::vector<LayerRope> ropes(model.program.kv.size());
+    const auto set = [&](std::uint32_t layer, std::uint32_t index) {
+        const model::RopeConfig& config = model.program.ropes[index];
+        ropes[layer] = {model::inverse_frequencies(config), config.attention_factor, config.theta};
+    };
+    for (const model::Op& any : model.program.ops) {
+        if (const auto* qkv = std::get_if<model::Qkv>(&any)) set(qkv->layer, qkv->rope);
+        if (const auto* latent = std::get_if<model::LatentKv>(&any)) set(latent->layer, latent->rope);
+    }
+    return ropes;
+}
+
+std::vector<LayerRope> ropes_of(const kv::Identity& identity) {
+    LayerRope rope;
+    if (identity.rope_applied && identity.rope_scaling == "none" && identity.rope_theta > 1 &&
+        identity.head_dim_k % 2 == 0) {
+        rope = unscaled(identity.rope_theta, identity.head_dim_k);
+    }
+    return std::vector<LayerRope>(identity.n_layers, rope);
+}
+
+Diagnoser::Diagnoser(const kv::Header& reference, const kv::Header& candidate, std::vector<LayerRope> ropes)
+    : reference_(reference), candidate_(candidate), ropes_(std::move(ropes)) {}
+
+Status Diagnoser::look(const kv::ComparedLayer& layer) {
+    const kv::LayerKind kind = reference_.layer_shape(layer.layer).kind;
+    for (const kv::PartId id : {kv::PartId::k, kv::PartId::v}) {
+        const kv::PartDifference& difference = layer.parts[id == kv::PartId::k ? 0 : 1];
+        if (!(difference.relative_l2 > path_noise) || !std::isfinite(difference.max_abs)) continue;
+        const std::uint64_t n_tokens = reference_.stored_tokens(layer.sequence, layer.layer);
+        const std::uint64_t first = reference_.first_token(layer.sequence, layer.layer);
+        HETERO_TRY(const auto a, kv::decode_part(reference_, layer.a.part(id), n_tokens, id, first));
+        HETERO_TRY(const auto b, kv::decode_part(candidate_, layer.b.part(id), n_tokens, id, first));
+        const bool rotated = id == (kind == kv::LayerKind::mla ? kv::PartId::v : kv::PartId::k);
+        const std::uint32_t dim = reference_.identity.head_dim(id);
+        const LayerRope* rope = rotated && layer.layer < ropes_.size() ? &ropes_[layer.layer] : nullptr;
+        if (rope != nullptr && (rope->frequencies.empty() || 2 * rope->frequencies.size() > dim)) rope = nullptr;
+        const Case part{reference_, candidate_, layer, id, n_tokens, first, reference_.stored_heads(), dim, a, b, rope};
+        const double codec = codec_error(part);
+        if (difference.relative_l2 <= 3 * codec + path_noise) continue;
+        if (++diagnosis_.large > most_parts) continue;
+        FaultPlace place{reference_.sequences[layer.sequence].id,
+                         layer.layer,
+                         kind,
+                         id,
+                         difference.relative_l2,
+                         difference.relative_l2};
+        auto found = find_fault(part, codec);
+        if (!found) {
+            diagnosis_.unexplained.push_back(place);
+            continue;
+        }
+        place.before = found->errors.before;
+        place.after = found->errors.after;
+        const auto known = std::find_if(diagnosis_.faults.begin(), diagnosis_.faults.end(),
+                                        [&](const Fault& fault) { return fault.name == found->name; });
+        if (known != diagnosis_.faults.end()) {
+            known->places.push_back(place);
+        } else {
+            diagnosis_.faults.push_back({std::string(found->name), std::move(found->detail), {place}});
+        }
+    }
+    return {};
+}
+
+}  // namespace hetero::verify

@@ -170,12 +170,12 @@ struct Ops {
     // smallest scale that is >= (max - zero) / levels, computed in binary64. `zero` null: that of max / levels, max being the
     // largest magnitude. False if any is infinite.
     bool (*group_scales)(const float* min, const float* max, std::size_t n, int levels, std::uint16_t* scale, std::uint16_t* zero);
-    // q = clamp(rne((x - zero) / scale), low, high), -128 <= low, high <= 255, high - low <= 255, as a byte (two's complement
-    // where low < 0), q_stride bytes from row to row. x finite, scale finite and >= 0, where 0 gives the code 0; `zero` null: 0.
+    // q = rne((x - zero) / scale) as a byte (two's complement where is_signed), q_stride bytes from row to row; that the code
+    // fits is the caller's to see to. x finite, scale finite and >= 0, where 0 gives the code 0; `zero` null: 0.
     // `error`: null, or raised to the largest |q * scale + zero - x| in f32.
-    void (*quantize_rows)(const KvValues& x, const float* scale, const float* zero, int low, int high, std::uint8_t* q,
+    void (*quantize_rows)(const KvValues& x, const float* scale, const float* zero, bool is_signed, std::uint8_t* q,
                           std::size_t q_stride, float* error);
-    void (*quantize_columns)(const KvValues& x, const float* scale, const float* zero, int low, int high, std::uint8_t* q,
+    void (*quantize_columns)(const KvValues& x, const float* scale, const float* zero, bool is_signed, std::uint8_t* q,
                              std::size_t q_stride, float* error);
     // x = q * scale + zero in f32, no FMA, rounded to x.type (nearest even). False if that makes a value infinite.
     // `error`: null, or raised to the largest |x - (q * scale + zero)|.

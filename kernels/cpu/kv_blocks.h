@@ -50,6 +50,10 @@ HETERO_INLINE void raise(float* error, F32x16 worst) {
     if (found > *error) *error = found;
 }
 
+// Memory is read this far ahead of where it is worked on: the processor's own prefetching reaches half of its rate.
+constexpr std::size_t kReadAhead = 4096;
+HETERO_INLINE void prefetch(const Byte* p) { __builtin_prefetch(p + kReadAhead); }
+
 // ---- extremes
 
 constexpr std::size_t kWords = 32, kBatch = 64;
@@ -85,9 +89,11 @@ bool extremes_of_words(const KvValues& x, float* mins, float* maxs) {
         const std::size_t rows = x.rows - first < kBatch ? x.rows - first : kBatch;
         for (std::size_t row = 0; row < rows; ++row) {
             const Byte* p = row_of<T>(x, first + row);
+            prefetch(p);
             const std::size_t head = x.n % kWords;  // what is no whole vector comes first
             I16x32 a = ordered<Magnitude>(head != 0 ? load_words(p, head) : load_i16(p)), b = a;
             for (std::size_t i = head != 0 ? head : kWords; i < x.n; i += kWords) {
+                prefetch(p + 2 * i);
                 const I16x32 v = ordered<Magnitude>(load_i16(p + 2 * i));
                 if (!Magnitude) a = min(a, v);
                 b = max(b, v);
@@ -153,6 +159,7 @@ bool column_extremes_of_words(const KvValues& x, std::size_t column, std::size_t
         p = row_of<T>(x, row) + 2 * column;
 #pragma GCC unroll 2
         for (int j = 0; j < N; ++j) {
+            prefetch(p + 2 * kWords * j);
             const I16x32 v = ordered<Magnitude>(n < kWords ? load_words(p, n) : load_i16(p + 2 * kWords * j));
             if (!Magnitude) low[j] = min(low[j], v);
             high[j] = max(high[j], v);
@@ -263,107 +270,146 @@ bool group_scales(const float* mins, const float* maxs, std::size_t n, int level
 
 // ---- codes
 
-// The scales of 16 values. A scale of 0 has the reciprocal 0, as have those whose own would be subnormal or infinite;
-// of these `divide` is set.
+// The scales of 16 values. A scale of 0 has the reciprocal 0.
 struct Scales {
     F32x16 scale, reciprocal, zero_point;
 };
-HETERO_INLINE bool needs_division(float scale) { return scale != 0 && !(scale > 0x1p-120F && scale < 0x1p120F); }
-HETERO_INLINE F32x16 exact_quotient(F32x16 d, F32x16 scale) {
+HETERO_INLINE F32x16 reciprocal_of(F32x16 scale) {
     const F32x16 tiny = splat(1.4e-45F);  // the smallest number: a scale below it is 0
+    return where_less(scale, tiny, zero(), splat(1) / where_less(scale, tiny, splat(1), scale));
+}
+HETERO_INLINE F32x16 exact_quotient(F32x16 d, F32x16 scale) {
+    const F32x16 tiny = splat(1.4e-45F);
     return where_less(scale, tiny, zero(), d / where_less(scale, tiny, splat(1), scale));
+}
+// 1 / scale is subnormal or infinite, or the scale itself is subnormal.
+HETERO_INLINE bool needs_division(float scale) { return scale != 0 && !(scale > 0x1p-120F && scale < 0x1p120F); }
+// At most 11 bits, as an f16 has, and within its range.
+HETERO_INLINE bool has_f16_bits(float scale) {
+    std::uint32_t bits = 0;
+    std::memcpy(&bits, &scale, 4);
+    return (bits & 0x1FFFU) == 0 && scale >= 0 && scale < 65536 && (scale == 0 || scale >= 0x1p-24F);
 }
 
 // The codes of N times 16 values, by reciprocals. A product differs from the quotient by less than 2^-14 in the range
 // of the codes, so that only near the middle of two integers could they be rounded apart: there the division decides.
 template <bool Signed, bool Error, int N>
-HETERO_INLINE void quantize_vectors(const F32x16* v, const Scales* by, bool divide, F32x16 low, F32x16 high,
-                                    std::uint8_t* q, F32x16& worst) {
-    F32x16 d[N], off = zero();
+HETERO_INLINE void quantize_vectors(const F32x16* v, const Scales* by, bool divide, std::uint8_t* q, F32x16& worst) {
+    F32x16 d[N], rounded[N], off = zero();
     I32x16 k[N];
 #pragma GCC unroll 4
     for (int j = 0; j < N; ++j) {
         d[j] = v[j] - by[j].zero_point;
-        const F32x16 product = min(max(d[j] * by[j].reciprocal, low), high);
+        const F32x16 product = d[j] * by[j].reciprocal;
         k[j] = round_to_int(product);
-        off = max(off, abs(product - to_float(k[j])));
+        rounded[j] = to_float(k[j]);
+        off = max_abs(off, product - rounded[j]);
     }
     if (__builtin_expect(divide || any_greater(off, splat(0.5F - 0x1p-13F)), 0)) {
 #pragma GCC unroll 4
-        for (int j = 0; j < N; ++j) k[j] = round_to_int(min(max(exact_quotient(d[j], by[j].scale), low), high));
+        for (int j = 0; j < N; ++j) {
+            k[j] = round_to_int(exact_quotient(d[j], by[j].scale));
+            rounded[j] = to_float(k[j]);
+        }
     }
     store_codes<Signed, N>(q, k);
     if (!Error) return;
 #pragma GCC unroll 4
-    for (int j = 0; j < N; ++j) worst = max(worst, abs(to_float(k[j]) * by[j].scale + by[j].zero_point - v[j]));
+    for (int j = 0; j < N; ++j) worst = max_abs(worst, rounded[j] * by[j].scale + by[j].zero_point - v[j]);
+}
+
+// The same where value and scale have at most 11 bits and there is no zero. A quotient of such, x = X 2^a over s = S
+// 2^b, is the middle t of two integers or at least 2^-12.1 away from it: (x / s - t) 2 S is a multiple of 2^(a - b +
+// 1), or of 1, and a - b is not small where the quotient is near 1/2 or more. The product is off by less than 2^-15. So
+// rounding it first to a multiple of 2^-14, which adding 768 does, gives a middle where there is one, and the right
+// side elsewhere.
+template <bool Signed, bool Error, int N>
+HETERO_INLINE void quantize_short(const F32x16* v, const Scales* by, std::uint8_t* q, F32x16& worst) {
+    I32x16 k[N];
+#pragma GCC unroll 4
+    for (int j = 0; j < N; ++j) {
+        k[j] = round_to_int(fma(v[j], by[j].reciprocal, splat(768)) - splat(768));
+        if (Error) worst = max_abs(worst, fma(to_float(k[j]), zero() - by[j].scale, v[j]));  // exact but for the sum
+    }
+    store_codes<Signed, N>(q, k);
 }
 
 // Fewer than 16 values.
 template <bool Signed, bool Error>
-HETERO_INLINE void quantize_last(F32x16 v, const Scales& by, F32x16 low, F32x16 high, std::uint8_t* q, std::size_t n,
-                                 F32x16& worst) {
+HETERO_INLINE void quantize_last(F32x16 v, const Scales& by, std::uint8_t* q, std::size_t n, F32x16& worst) {
     std::uint8_t codes[kLanes];
     F32x16 found = zero();
-    quantize_vectors<Signed, Error, 1>(&v, &by, true, low, high, codes, found);
+    quantize_vectors<Signed, Error, 1>(&v, &by, true, codes, found);
     std::memcpy(q, codes, n);
     worst = max(worst, where_between(0, n, found, zero()));
 }
 
-// The block that follows will be asked for next: memory works on it while this one is computed.
-template <class T, std::size_t Bytes>
-HETERO_INLINE void prefetch_next(const KvValues& x, const Byte* p) {
-    if (T::kBytes == 4) return;  // a scratch buffer
-    const Byte* next = p + x.rows * x.stride * T::kBytes;
-#pragma GCC unroll 2
-    for (std::size_t at = 0; at < Bytes; at += 64) __builtin_prefetch(next + at);
+template <class T, bool Signed, bool Error, bool Short>
+HETERO_INLINE void quantize_row(const Byte* p, std::size_t n, const Scales& one, bool divide, std::uint8_t* q,
+                                F32x16& worst) {
+    const Scales by[4] = {one, one, one, one};
+    F32x16 v[4];
+    std::size_t i = 0;
+    for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
+        const Byte* at = p + i * T::kBytes;
+#pragma GCC unroll 4
+        for (std::size_t j = 0; j < 4; ++j) v[j] = T::get(at + j * kLanes * T::kBytes);
+        if (Short) {
+            quantize_short<Signed, Error, 4>(v, by, q + i, worst);
+        } else {
+            quantize_vectors<Signed, Error, 4>(v, by, divide, q + i, worst);
+        }
+    }
+    for (; i + kLanes <= n; i += kLanes) {
+        v[0] = T::get(p + i * T::kBytes);
+        if (Short) {
+            quantize_short<Signed, Error, 1>(v, by, q + i, worst);
+        } else {
+            quantize_vectors<Signed, Error, 1>(v, by, divide, q + i, worst);
+        }
+    }
+    if (i < n) quantize_last<Signed, Error>(get<T>(p + i * T::kBytes, n - i), one, q + i, n - i, worst);
 }
 
 template <class T, bool Signed, bool Error>
-void quantize_rows_as(const KvValues& x, const float* scale, const float* zero_point, F32x16 low, F32x16 high,
-                      std::uint8_t* q, std::size_t q_stride, float* error) {
+void quantize_rows_as(const KvValues& x, const float* scale, const float* zero_point, std::uint8_t* q,
+                      std::size_t q_stride, float* error) {
     F32x16 worst = zero();
-    for (std::size_t row = 0; row < x.rows; ++row, q += q_stride) {
-        const float s = scale[row];
-        const bool divide = needs_division(s);
-        const Scales one{splat(s), splat(s == 0 || divide ? 0 : 1 / s),
-                         splat(zero_point == nullptr ? 0 : zero_point[row])};
-        const Scales by[4] = {one, one, one, one};
-        const Byte* p = row_of<T>(x, row);
-        std::size_t i = 0;
-        F32x16 v[4];
-        for (; i + 4 * kLanes <= x.n; i += 4 * kLanes) {
-            const Byte* at = p + i * T::kBytes;
-            prefetch_next<T, 4 * kLanes * T::kBytes>(x, at);
-#pragma GCC unroll 4
-            for (std::size_t j = 0; j < 4; ++j) v[j] = T::get(at + j * kLanes * T::kBytes);
-            quantize_vectors<Signed, Error, 4>(v, by, divide, low, high, q + i, worst);
+    for (std::size_t first = 0; first < x.rows; first += kBatch) {
+        const std::size_t rows = x.rows - first < kBatch ? x.rows - first : kBatch;
+        float reciprocal[kBatch];
+        bool is_short = T::kBytes == 2 && zero_point == nullptr;
+        for (std::size_t r = 0; r < rows; r += kLanes) {
+            const std::size_t n = rows - r < kLanes ? rows - r : kLanes;
+            store(reciprocal + r, reciprocal_of(n < kLanes ? load(scale + first + r, n) : load(scale + first + r)));
         }
-        for (; i + kLanes <= x.n; i += kLanes) {
-            v[0] = T::get(p + i * T::kBytes);
-            quantize_vectors<Signed, Error, 1>(v, by, divide, low, high, q + i, worst);
+        for (std::size_t r = 0; r < rows; ++r) is_short &= has_f16_bits(scale[first + r]);
+        for (std::size_t r = 0; r < rows; ++r, q += q_stride) {
+            const Byte* p = row_of<T>(x, first + r);
+            Scales one{splat(scale[first + r]), splat(reciprocal[r]), zero()};
+            if (is_short) {
+                quantize_row<T, Signed, Error, true>(p, x.n, one, false, q, worst);
+                continue;
+            }
+            if (zero_point != nullptr) one.zero_point = splat(zero_point[first + r]);
+            quantize_row<T, Signed, Error, false>(p, x.n, one, needs_division(scale[first + r]), q, worst);
         }
-        if (i < x.n)
-            quantize_last<Signed, Error>(get<T>(p + i * T::kBytes, x.n - i), one, low, high, q + i, x.n - i, worst);
     }
     if (Error) raise(error, worst);
 }
 
 HETERO_INLINE Scales column_scales(const float* scale, const float* zero_point, std::size_t n, bool& divide) {
-    float s[kLanes] = {}, r[kLanes], z[kLanes] = {};
-    for (std::size_t i = 0; i < kLanes; ++i) {
-        if (i < n) s[i] = scale[i];
-        if (i < n && zero_point != nullptr) z[i] = zero_point[i];
-        const bool needed = needs_division(s[i]);
-        divide |= needed;
-        r[i] = s[i] == 0 || needed ? 0 : 1 / s[i];
-    }
-    return {load(s), load(r), load(z)};
+    for (std::size_t i = 0; i < n; ++i) divide |= needs_division(scale[i]);
+    const F32x16 s = n < kLanes ? load(scale, n) : load(scale);
+    return {s, reciprocal_of(s), zero_point == nullptr ? zero() : n < kLanes ? load(zero_point, n) : load(zero_point)};
 }
 
 template <class T, bool Signed, bool Error>
-void quantize_columns_as(const KvValues& x, const float* scale, const float* zero_point, F32x16 low, F32x16 high,
-                         std::uint8_t* q, std::size_t q_stride, float* error) {
+void quantize_columns_as(const KvValues& x, const float* scale, const float* zero_point, std::uint8_t* q,
+                         std::size_t q_stride, float* error) {
     F32x16 worst = zero(), v[4];
+    bool is_short = T::kBytes == 2 && zero_point == nullptr;
+    for (std::size_t i = 0; i < x.n; ++i) is_short &= has_f16_bits(scale[i]);
     std::size_t i = 0;
     const auto zeros = [&](std::size_t at) { return zero_point == nullptr ? nullptr : zero_point + at; };
     for (; i + 4 * kLanes <= x.n; i += 4 * kLanes) {
@@ -374,10 +420,13 @@ void quantize_columns_as(const KvValues& x, const float* scale, const float* zer
             by[j] = column_scales(scale + i + j * kLanes, zeros(i + j * kLanes), kLanes, divide);
         for (std::size_t row = 0; row < x.rows; ++row) {
             const Byte* at = row_of<T>(x, row) + i * T::kBytes;
-            prefetch_next<T, 4 * kLanes * T::kBytes>(x, at);
 #pragma GCC unroll 4
             for (std::size_t j = 0; j < 4; ++j) v[j] = T::get(at + j * kLanes * T::kBytes);
-            quantize_vectors<Signed, Error, 4>(v, by, divide, low, high, q + row * q_stride + i, worst);
+            if (is_short) {
+                quantize_short<Signed, Error, 4>(v, by, q + row * q_stride + i, worst);
+            } else {
+                quantize_vectors<Signed, Error, 4>(v, by, divide, q + row * q_stride + i, worst);
+            }
         }
     }
     for (; i < x.n; i += kLanes) {
@@ -385,8 +434,8 @@ void quantize_columns_as(const KvValues& x, const float* scale, const float* zer
         bool divide = false;
         const Scales by = column_scales(scale + i, zeros(i), n, divide);
         for (std::size_t row = 0; row < x.rows; ++row)
-            quantize_last<Signed, Error>(get<T>(row_of<T>(x, row) + i * T::kBytes, n), by, low, high,
-                                         q + row * q_stride + i, n, worst);
+            quantize_last<Signed, Error>(get<T>(row_of<T>(x, row) + i * T::kBytes, n), by, q + row * q_stride + i, n,
+                                         worst);
     }
     if (Error) raise(error, worst);
 }
@@ -410,8 +459,8 @@ bool dequantize_as(const std::uint8_t* q, std::size_t q_stride, const float* sca
             }
             const F32x16 value = value_of(load_bytes(q + i), s, z);
             T::put(out + i * T::kBytes, value);
-            largest = max(largest, abs(value));
-            if (Error) worst = max(worst, abs(T::get(out + i * T::kBytes) - value));
+            largest = max_abs(largest, value);
+            if (Error) worst = max_abs(worst, T::get(out + i * T::kBytes) - value);
         }
         if (i == x.n) continue;
         const std::size_t n = x.n - i;
@@ -424,8 +473,8 @@ bool dequantize_as(const std::uint8_t* q, std::size_t q_stride, const float* sca
         const F32x16 value = where_between(0, n, value_of(load_bytes(last), s, z), zero());
         T::put(stored, value);
         std::memcpy(out + i * T::kBytes, stored, n * T::kBytes);
-        largest = max(largest, abs(value));
-        if (Error) worst = max(worst, abs(T::get(stored) - value));
+        largest = max_abs(largest, value);
+        if (Error) worst = max_abs(worst, T::get(stored) - value);
     }
     if (Error) raise(error, worst);
     return max_lane(largest) < T::kBeyond;
@@ -445,17 +494,14 @@ bool dequantize_as(const std::uint8_t* q, std::size_t q_stride, const float* sca
             return HETERO_KV_CALL(AsF32, is_signed, error, f, __VA_ARGS__);  \
     }
 
-void quantize_rows(const KvValues& x, const float* scale, const float* zero_point, int lowest, int highest,
-                   std::uint8_t* q, std::size_t q_stride, float* error) {
-    const F32x16 low = splat(static_cast<float>(lowest)), high = splat(static_cast<float>(highest));
-    HETERO_KV_DISPATCH(x.type, lowest < 0, error, quantize_rows_as, x, scale, zero_point, low, high, q, q_stride, error)
+void quantize_rows(const KvValues& x, const float* scale, const float* zero_point, bool is_signed, std::uint8_t* q,
+                   std::size_t q_stride, float* error) {
+    HETERO_KV_DISPATCH(x.type, is_signed, error, quantize_rows_as, x, scale, zero_point, q, q_stride, error)
 }
 
-void quantize_columns(const KvValues& x, const float* scale, const float* zero_point, int lowest, int highest,
-                      std::uint8_t* q, std::size_t q_stride, float* error) {
-    const F32x16 low = splat(static_cast<float>(lowest)), high = splat(static_cast<float>(highest));
-    HETERO_KV_DISPATCH(x.type, lowest < 0, error, quantize_columns_as, x, scale, zero_point, low, high, q, q_stride,
-                       error)
+void quantize_columns(const KvValues& x, const float* scale, const float* zero_point, bool is_signed, std::uint8_t* q,
+                      std::size_t q_stride, float* error) {
+    HETERO_KV_DISPATCH(x.type, is_signed, error, quantize_columns_as, x, scale, zero_point, q, q_stride, error)
 }
 
 bool dequantize_rows(const std::uint8_t* q, std::size_t q_stride, bool is_signed, const float* scale,
@@ -477,8 +523,8 @@ void max_difference_as(const KvValues& x, const float* y, float* error) {
     for (std::size_t row = 0; row < x.rows; ++row, y += x.n) {
         const Byte* p = row_of<T>(x, row);
         std::size_t i = 0;
-        for (; i + kLanes <= x.n; i += kLanes) worst = max(worst, abs(T::get(p + i * T::kBytes) - load(y + i)));
-        if (i < x.n) worst = max(worst, abs(get<T>(p + i * T::kBytes, x.n - i) - load(y + i, x.n - i)));
+        for (; i + kLanes <= x.n; i += kLanes) worst = max_abs(worst, T::get(p + i * T::kBytes) - load(y + i));
+        if (i < x.n) worst = max_abs(worst, get<T>(p + i * T::kBytes, x.n - i) - load(y + i, x.n - i));
     }
     raise(error, worst);
 }

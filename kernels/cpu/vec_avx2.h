@@ -79,6 +79,7 @@ HETERO_INLINE F32x16 abs(F32x16 a) {
     const __m256 mask = _mm256_set1_ps(-0.0F);
     return {{_mm256_andnot_ps(mask, a.part[0]), _mm256_andnot_ps(mask, a.part[1])}};
 }
+HETERO_INLINE F32x16 max_abs(F32x16 a, F32x16 b) { return max(abs(a), abs(b)); }  // of the magnitudes
 HETERO_INLINE F32x16 copy_sign(F32x16 magnitude, F32x16 sign) {
     const __m256 mask = _mm256_set1_ps(-0.0F);
     return {{_mm256_or_ps(_mm256_andnot_ps(mask, magnitude.part[0]), _mm256_and_ps(mask, sign.part[0])),

@@ -52,6 +52,9 @@ HETERO_INLINE F32x16 fma(F32x16 a, F32x16 b, F32x16 c) { return {{_mm512_fmadd_p
 HETERO_INLINE F32x16 max(F32x16 a, F32x16 b) { return {{_mm512_max_ps(a.part[0], b.part[0])}}; }
 HETERO_INLINE F32x16 min(F32x16 a, F32x16 b) { return {{_mm512_min_ps(a.part[0], b.part[0])}}; }
 HETERO_INLINE F32x16 abs(F32x16 a) { return {{_mm512_abs_ps(a.part[0])}}; }
+HETERO_INLINE F32x16 max_abs(F32x16 a, F32x16 b) {  // of the magnitudes
+    return {{_mm512_range_ps(a.part[0], b.part[0], 0xb)}};
+}
 HETERO_INLINE F32x16 copy_sign(F32x16 magnitude, F32x16 sign) {
     const __m512 mask = _mm512_set1_ps(-0.0F);
     return {{_mm512_or_ps(_mm512_andnot_ps(mask, magnitude.part[0]), _mm512_and_ps(mask, sign.part[0]))}};

@@ -51,13 +51,14 @@ void raise(float* error, float found) {
 
 // scale(row, i), zero(row, i)
 template <class Scale, class Zero>
-void quantize(const KvValues& x, Scale scale, Zero zero, int low, int high, std::uint8_t* q, std::size_t q_stride,
+void quantize(const KvValues& x, Scale scale, Zero zero, bool is_signed, std::uint8_t* q, std::size_t q_stride,
               float* error) {
     for (std::size_t row = 0; row < x.rows; ++row) {
         for (std::size_t i = 0; i < x.n; ++i) {
             const float value = value_at(x, row, i), s = scale(row, i), z = zero(row, i);
             const float quotient = s == 0 ? 0 : (value - z) / s;
-            const float code = std::nearbyint(std::clamp(quotient, static_cast<float>(low), static_cast<float>(high)));
+            const float code =
+                std::nearbyint(std::clamp(quotient, is_signed ? -128.0F : 0.0F, is_signed ? 127.0F : 255.0F));
             q[row * q_stride + i] = static_cast<std::uint8_t>(static_cast<int>(code));
             raise(error, std::fabs(code * s + z - value));
         }
@@ -126,14 +127,14 @@ bool group_scales(const float* min, const float* max, std::size_t n, int levels,
     return finite;
 }
 
-void quantize_rows(const KvValues& x, const float* scale, const float* zero, int low, int high, std::uint8_t* q,
+void quantize_rows(const KvValues& x, const float* scale, const float* zero, bool is_signed, std::uint8_t* q,
                    std::size_t q_stride, float* error) {
-    quantize(x, by_row(scale), by_row(zero), low, high, q, q_stride, error);
+    quantize(x, by_row(scale), by_row(zero), is_signed, q, q_stride, error);
 }
 
-void quantize_columns(const KvValues& x, const float* scale, const float* zero, int low, int high, std::uint8_t* q,
+void quantize_columns(const KvValues& x, const float* scale, const float* zero, bool is_signed, std::uint8_t* q,
                       std::size_t q_stride, float* error) {
-    quantize(x, by_column(scale), by_column(zero), low, high, q, q_stride, error);
+    quantize(x, by_column(scale), by_column(zero), is_signed, q, q_stride, error);
 }
 
 bool dequantize_rows(const std::uint8_t* q, std::size_t q_stride, bool is_signed, const float* scale, const float* zero,

@@ -77,9 +77,9 @@ bool min_max_rows(const KvValues& x, float* min, float* max);
 bool min_max_columns(const KvValues& x, float* min, float* max);
 bool group_scales(const float* min, const float* max, std::size_t n, int levels, std::uint16_t* scale,
                   std::uint16_t* zero);
-void quantize_rows(const KvValues& x, const float* scale, const float* zero, int low, int high, std::uint8_t* q,
+void quantize_rows(const KvValues& x, const float* scale, const float* zero, bool is_signed, std::uint8_t* q,
                    std::size_t q_stride, float* error);
-void quantize_columns(const KvValues& x, const float* scale, const float* zero, int low, int high, std::uint8_t* q,
+void quantize_columns(const KvValues& x, const float* scale, const float* zero, bool is_signed, std::uint8_t* q,
                       std::size_t q_stride, float* error);
 bool dequantize_rows(const std::uint8_t* q, std::size_t q_stride, bool is_signed, const float* scale, const float* zero,
                      const KvOutput& x, float* error);

@@ -264,7 +264,7 @@ private:
             if (!ops_.min_max_columns(x, lows(), groups_.max.data())) return fail_finite();
             if (!choose(width)) return fail_columns(row * head_dim_, tokens);
             std::uint8_t* q = codes(row, rows);
-            ops_.quantize_columns(x, groups_.scale.data(), zeros(), range.low, range.high, q, width, fused_error());
+            ops_.quantize_columns(x, groups_.scale.data(), zeros(), range.low < 0, q, width, fused_error());
             store(index, width);
             measure(row, rows, [&](const KvOutput& back) {
                 (void)ops_.dequantize_columns(q, width, range.low < 0, groups_.scale.data(), zeros(),

@@ -30,15 +30,15 @@ private:
                               float* zero) const noexcept override {
         return choose_scales(params, range(params).high, min, max, n, scale, zero);
     }
+    // The scale was chosen for these values: no quotient rounds to a code beyond the range.
     void encode_rows(const Params& params, const KvValues& x, const float* scale, const float* zero, std::uint8_t* q,
                      std::size_t q_stride, float* error) const noexcept override {
-        const Range codes = range(params);
-        kernels::ops().quantize_rows(x, scale, zero, codes.low, codes.high, q, q_stride, error);
+        kernels::ops().quantize_rows(x, scale, zero, params.symmetric, q, q_stride, error);
     }
     [[nodiscard]] bool decode_rows(const Params& params, const std::uint8_t* q, std::size_t q_stride,
                                    const float* scale, const float* zero, const KvOutput& x,
                                    float* error) const noexcept override {
-        return kernels::ops().dequantize_rows(q, q_stride, range(params).low < 0, scale, zero, x, error);
+        return kernels::ops().dequantize_rows(q, q_stride, params.symmetric, scale, zero, x, error);
     }
 };
 

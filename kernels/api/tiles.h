@@ -47,6 +47,12 @@ struct TileOps {
     // zero.
     void (*gemm)(Packing packing, const void* packed, std::size_t row_begin, std::size_t row_end, std::size_t cols,
                  const Bf16* x, std::size_t n_tokens, bool add, float* y, std::size_t y_stride);
+
+    // Ops::attention for many queries. Q and K count as sums of two bf16, weights and V as bf16; keys below kv_tokens
+    // must be finite, whether a query sees them or not. With e = |q| |k|max scale (2^-14 + (2 sqrt(head_dim_k) + 8)
+    // 2^-24)
+    // + (4 |score|max + 8 softcap) 2^-24, the error of the scores: |error| <= (2 e + 2^-7) |v|max.
+    void (*attention)(const AttentionArgs& args);
 };
 
 // Of a backend of all_backends(); null where it has none: packed_gemm is faster there.

@@ -217,6 +217,7 @@ void silu_mul(const float* gate, const float* up, std::size_t stride, std::size_
 
 }  // namespace
 
-const TileOps kTileOps = {.name = "amx", .round = round, .silu_mul = silu_mul, .gemm = gemm};
+const TileOps kTileOps = {
+    .name = "amx", .round = round, .silu_mul = silu_mul, .gemm = gemm, .attention = tile_attention};
 
 }  // namespace hetero::kernels::amx

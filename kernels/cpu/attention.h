@@ -11,14 +11,17 @@ constexpr std::size_t kTileKeys = kKvPageTokens;
 constexpr std::size_t kRowBlock = 32;  // queries of heads that meet a tile together
 
 struct F32Element {
+    static constexpr bool kAny = false;
     using Type = float;
     static HETERO_INLINE F32x16 load_lanes(const float* p) { return load(p); }
 };
 struct F16Element {
+    static constexpr bool kAny = false;
     using Type = std::uint16_t;
     static HETERO_INLINE F32x16 load_lanes(const std::uint16_t* p) { return load_f16(p); }
 };
 struct BF16Element {
+    static constexpr bool kAny = false;
     using Type = std::uint16_t;
     static HETERO_INLINE F32x16 load_lanes(const std::uint16_t* p) { return load_bf16(p); }
 };
@@ -221,13 +224,82 @@ void convert_rows(Rows<Element> src, std::size_t rows, std::size_t dims, float* 
     }
 }
 
+// Runs of 16 lanes are whole, and within a group.
+inline bool can_convert(const KvView& view, std::size_t dims) {
+    const std::size_t unit = view.codes == KvCodes::i4 || view.codes == KvCodes::u4 ? 32 : 16;
+    return view.codes == KvCodes::floats || (dims % unit == 0 && view.group % 16 == 0);
+}
+
+// Codes of a tile's first rows to f32: code * scale + zero, each rounded.
+HETERO_INLINE F32x16 code_lanes(KvCodes codes, U8x16 bytes) {
+    if (codes == KvCodes::i8) return signed_values(bytes);
+    if (codes == KvCodes::i4)
+        return lookup(where_less(iota(), splat(8.0F), iota(), iota() - splat(16.0F)), widen_unsigned(bytes));
+    return unsigned_values(bytes);
+}
+
+inline void convert_codes(const KvView& view, std::size_t page, std::size_t rows, std::size_t dims, float* dst) {
+    const std::byte* bytes = view.pages[page];
+    const auto halves_at = [&](std::size_t offset) { return reinterpret_cast<const std::uint16_t*>(bytes + offset); };
+    const std::uint16_t *scales = halves_at(view.scale_offset), *zeros = halves_at(view.zero_offset);
+    const bool paired = view.codes == KvCodes::i4 || view.codes == KvCodes::u4;
+    for (std::size_t row = 0; row < rows; ++row, dst += dims) {
+        const auto* from =
+            reinterpret_cast<const std::uint8_t*>(bytes + view.offset) + row * view.token_stride / (paired ? 2 : 1);
+        for (std::size_t d = 0; d < dims; d += 16) {
+            F32x16 value;
+            if (view.codes == KvCodes::e4m3fn) {
+                value = load_e4m3fn(from + d) * splat(256.0F);
+            } else if (paired) {
+                const U8x16 both = load_bytes(from + d / 32 * 16), low = bits_and(both, 15),
+                            high = bits_at(both, 4, 15);
+                value = code_lanes(view.codes, d % 32 == 0 ? zip_low(low, high) : zip_high(low, high));
+            } else {
+                value = code_lanes(view.codes, load_bytes(from + d));
+            }
+            const std::size_t at =
+                view.group != 0 ? d / view.group * kTileKeys + row : row / view.group_tokens * dims + d;
+            const auto factor = [&](const std::uint16_t* array) {
+                if (view.group == 0) return load_f16(array + at);
+                return splat(kF16Table[array[at]]);
+            };
+            value = value * factor(scales);
+            store(dst + d, view.zero_offset != 0 ? value + factor(zeros) : value);
+        }
+    }
+}
+
+// A tile in f32; of codes, those of open groups too.
+inline void convert_coded_tile(const KvView& view, std::size_t page, std::size_t rows, std::size_t dims, float* dst) {
+    std::size_t closed = rows;
+    if (view.open != nullptr && page * kTileKeys + rows > view.open_begin)
+        closed = view.open_begin > page * kTileKeys ? view.open_begin - page * kTileKeys : 0;
+    convert_codes(view, page, closed, dims, dst);
+    if (closed == rows) return;
+    const Rows<F16Element> open{view.open + (page * kTileKeys + closed - view.open_begin) * dims, dims};
+    convert_rows(open, rows - closed, dims, dst + closed * dims);
+}
+
+inline void convert_tile(const KvView& view, std::size_t page, std::size_t rows, std::size_t dims, float* dst) {
+    if (view.codes != KvCodes::floats) return convert_coded_tile(view, page, rows, dims, dst);
+    if (view.dtype == DType::f16) return convert_rows(tile_rows<F16Element>(view, page), rows, dims, dst);
+    if (view.dtype == DType::bf16) return convert_rows(tile_rows<BF16Element>(view, page), rows, dims, dst);
+    convert_rows(tile_rows<F32Element>(view, page), rows, dims, dst);
+}
+
+// Stands for parts that are of different types, or codes: tiles are always converted.
+struct AnyElement : F32Element {
+    static constexpr bool kAny = true;
+};
+
 template <class Element>
 void attend(const AttentionArgs& a) {
     using Type = typename Element::Type;
-    constexpr bool kIsFloat = sizeof(Type) == sizeof(float);
+    constexpr bool kAny = Element::kAny;
+    constexpr bool kIsFloat = sizeof(Type) == sizeof(float) && !kAny;
     const bool fits = kTileKeys * (a.head_dim_k + a.head_dim_v) <= kScratchFloats;
     const std::size_t n_rows = a.n_queries * a.n_heads;
-    float* scratch = !kIsFloat && fits && n_rows >= 4 ? thread_scratch() : nullptr;
+    float* scratch = !kIsFloat && fits && (n_rows >= 4 || kAny) ? thread_scratch() : nullptr;
 
     for (std::size_t block = 0; block < n_rows; block += kRowBlock) {
         const std::size_t n = smaller(kRowBlock, n_rows - block);
@@ -259,8 +331,8 @@ void attend(const AttentionArgs& a) {
             if (scratch) {
                 const std::size_t keys = smaller(kTileKeys, end_key - tile);
                 float* v_scratch = scratch + kTileKeys * a.head_dim_k;
-                convert_rows(k, keys, a.head_dim_k, scratch);
-                convert_rows(v, keys, a.head_dim_v, v_scratch);
+                convert_tile(a.k, tile / kTileKeys, keys, a.head_dim_k, scratch);
+                convert_tile(a.v, tile / kTileKeys, keys, a.head_dim_v, v_scratch);
                 add_tile<F32Element>(a, rows, n, {scratch, a.head_dim_k}, {v_scratch, a.head_dim_v});
             } else {
                 add_tile<Element>(a, rows, n, k, v);
@@ -274,7 +346,11 @@ void attend(const AttentionArgs& a) {
 }
 
 void attention(const AttentionArgs& a) {
-    if (a.k.dtype != a.v.dtype) return ref::attention(a);
+    if (a.k.codes != KvCodes::floats || a.v.codes != KvCodes::floats || a.k.dtype != a.v.dtype) {
+        const bool fits = kTileKeys * (a.head_dim_k + a.head_dim_v) <= kScratchFloats && thread_scratch() != nullptr;
+        return fits && can_convert(a.k, a.head_dim_k) && can_convert(a.v, a.head_dim_v) ? attend<AnyElement>(a)
+                                                                                        : ref::attention(a);
+    }
     switch (a.k.dtype) {
         case DType::f16:
             return attend<F16Element>(a);

@@ -30,6 +30,7 @@ bool supported();
 namespace amx {
 extern const PackedOps kPackedOps;
 extern const TileOps kTileOps;
+void tile_attention(const AttentionArgs& args);
 bool supported();
 }  // namespace amx
 namespace neon {

@@ -61,6 +61,6 @@ void tile_gemm(Packing packing, const void* packed, std::size_t row_begin, std::
         }
 }
 
-const TileOps kTileOps = {.name = "scalar", .round = tile_round, .silu_mul = tile_silu_mul, .gemm = tile_gemm};
+const TileOps kTileOps = {.name = "scalar", .round = tile_round, .silu_mul = tile_silu_mul, .gemm = tile_gemm, .attention = attention};
 
 }  // namespace hetero::kernels::ref

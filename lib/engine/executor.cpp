@@ -186,10 +186,11 @@ Status Executor::place(std::span<const Piece> pieces, std::size_t n_tokens, Rows
         for (std::uint64_t position = piece.first; position < end; ++position) positions_.push_back(position);
         caches_.insert(caches_.end(), count, piece.cache);
         // Late blocks of a piece see the most keys: they are taken first.
-        const std::uint32_t blocks = (count + query_block_tokens - 1) / query_block_tokens;
+        const std::uint32_t block_tokens = tiling_ != nullptr ? tiled_query_block_tokens : query_block_tokens;
+        const std::uint32_t blocks = (count + block_tokens - 1) / block_tokens;
         for (std::uint32_t block = blocks; block-- > 0;) {
-            const std::uint32_t first = block * query_block_tokens;
-            blocks_.push_back({&piece, begin + first, begin + std::min(first + query_block_tokens, count)});
+            const std::uint32_t first = block * block_tokens;
+            blocks_.push_back({&piece, begin + first, begin + std::min(first + block_tokens, count)});
         }
         if (rows == Rows::last) wanted_.push_back(begin + count - 1);
     }
@@ -209,10 +210,10 @@ Status Executor::run(std::span<const Piece> pieces, Phase phase, Rows rows, cons
                         piece.tokens.size(), piece.first, n_tokens, chunk_tokens_, piece.cache->capacity());
         }
     }
+    tiling_ = phase == Phase::prefill ? tile_ops_ : nullptr;
     HETERO_CHECK(place(pieces, n_tokens, rows));
     fill_rope(n_tokens);
     const Chunk chunk{pieces, n_tokens, phase, rows, &on_logits};
-    tiling_ = phase == Phase::prefill ? tile_ops_ : nullptr;
     for (const model::Op& any : program_.ops) {
         HETERO_CHECK(std::visit([&](const auto& one) { return op(one, chunk); }, any));
         if (!std::holds_alternative<model::Normalize>(any)) rounded_ = nullptr;
@@ -311,7 +312,10 @@ Status Executor::op(const model::Qkv& qkv, const Chunk& chunk) {
         if (qkv.k_norm) normalize_heads(*qkv.k_norm, k_row, kv_heads.size(), dim_k);
         ops.rope(q_row, q_row, heads.size(), dim_k, table, token, pairing);
         ops.rope(k_row, k_row, kv_heads.size(), dim_k, table, token, pairing);
-        auto stored = caches_[token]->store(qkv.layer, PartId::k, positions_[token], k_row);
+        Status stored;  // K in groups of tokens: by the attention op, in order
+        if (caches_[token]->group_tokens(qkv.layer, PartId::k) == 0) {
+            stored = caches_[token]->store(qkv.layer, PartId::k, positions_[token], k_row);
+        }
         if (stored) stored = caches_[token]->store(qkv.layer, PartId::v, positions_[token], v_row);
         if (!stored) errors.note(token, std::move(stored).error());
     });

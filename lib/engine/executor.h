@@ -71,6 +71,11 @@ private:
         Rows rows = Rows::none;
         const LogitsFn* on_logits = nullptr;
     };
+    // Queries that attend in one task: tokens [begin, end) of those in flight.
+    struct QueryBlock {
+        const Piece* piece;
+        std::uint32_t begin, end;
+    };
     struct Sizes {
         std::size_t k = 0, v = 0, ffn = 0, product = 0, vocab = 0, hidden = 0;  // widest, elements per token
         std::size_t spans = 0;                                                  // of a decode step
@@ -130,7 +135,14 @@ private:
     kernels::AttentionArgs attention_args(const model::Attention& attention, std::size_t head, std::size_t n_heads,
                                           std::size_t token);
     [[nodiscard]] std::size_t heads_together(const model::Attention& attention, std::size_t tasks) const;
-    void attend_blocks(const model::Attention& attention);  // prefill
+    void attend_blocks(const model::Attention& attention, std::span<const QueryBlock> blocks);  // prefill
+    // Where K is coded in groups of tokens: stores the K of one group after the other, each before its queries attend.
+    Status attend_groups(const model::Attention& attention, const Chunk& chunk);
+    Status store_k(const model::Attention& attention, std::size_t begin, std::size_t end);
+    Status attend_steps(const model::Attention& attention, const Chunk& chunk);  // decode
+    // In place, of this rank's heads.
+    void rotate_heads(float* heads, std::size_t stride, const model::Attention& attention, std::size_t dim,
+                      std::size_t n_tokens);
     // Decode, of tokens [begin, end).
     void attend_spans(const model::Attention& attention, std::size_t begin, std::size_t end);
 
@@ -181,11 +193,6 @@ private:
     std::vector<std::int32_t> ids_;
     std::vector<std::uint64_t> positions_;
     std::vector<KvCache*> caches_;
-    // Queries that attend in one task: tokens [begin, end) of those in flight.
-    struct QueryBlock {
-        const Piece* piece;
-        std::uint32_t begin, end;
-    };
     std::vector<QueryBlock> blocks_;
     std::vector<std::uint32_t> wanted_;            // tokens that get logits
     Exec exec_;

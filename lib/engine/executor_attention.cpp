@@ -4,6 +4,7 @@
 #include "engine/executor.h"
 #include "engine/executor_parts.h"
 #include "kernels/api/ops.h"
+#include "quant/rotation.h"
 
 namespace hetero::engine {
 
@@ -67,15 +68,15 @@ std::size_t Executor::heads_together(const model::Attention& attention, std::siz
     return whole_groups && enough ? group : 1;
 }
 
-void Executor::attend_blocks(const model::Attention& attention) {
+void Executor::attend_blocks(const model::Attention& attention, std::span<const QueryBlock> query_blocks) {
     const Range heads = share_.heads(attention.n_heads);
-    const std::size_t together = heads_together(attention, blocks_.size()), parts = heads.size() / together;
-    pool_.parallel_for(blocks_.size() * parts, [&](std::size_t task, int) {
-        const auto& [piece, begin, end] = blocks_[task / parts];
+    const std::size_t together = heads_together(attention, query_blocks.size()), parts = heads.size() / together;
+    pool_.parallel_for(query_blocks.size() * parts, [&](std::size_t task, int) {
+        const auto& [piece, begin, end] = query_blocks[task / parts];
         kernels::AttentionArgs args = attention_args(attention, heads.begin + task % parts * together, together, begin);
         args.n_queries = end - begin;
         args.kv_tokens = positions_[end - 1] + 1;
-        kernels::ops().attention(args);
+        tiling_ != nullptr ? tiling_->attention(args) : kernels::ops().attention(args);
     });
 }
 
@@ -110,16 +111,39 @@ void Executor::attend_spans(const model::Attention& attention, std::size_t begin
     }
 }
 
-Status Executor::op(const model::Attention& attention, const Chunk& chunk) {
-    if (on_queries_) {
-        const float* of_piece = at(attention.q);
-        for (const Piece& piece : chunk.pieces) {
-            HETERO_CHECK(on_queries_({attention, piece.first, piece.tokens.size(), of_piece, width(attention.q)}));
-            of_piece += piece.tokens.size() * width(attention.q);
+Status Executor::store_k(const model::Attention& attention, std::size_t begin, std::size_t end) {
+    const model::KvLayout& layout = program_.kv[attention.layer];
+    const std::size_t row = std::size_t{layout.n_kv_heads} * layout.head_dim_k;
+    const std::size_t first = share_.kv_heads(attention.n_heads, layout.n_kv_heads).begin * layout.head_dim_k;
+    for (std::size_t token = begin; token < end; ++token) {
+        HETERO_CHECK(
+            caches_[token]->store(attention.layer, PartId::k, positions_[token], k_.data() + token * row + first));
+    }
+    return {};
+}
+
+Status Executor::attend_groups(const model::Attention& attention, const Chunk& chunk) {
+    std::uint32_t begin = 0;
+    for (const Piece& piece : chunk.pieces) {
+        const std::size_t group = piece.cache->group_tokens(attention.layer, PartId::k);
+        for (std::size_t left = piece.tokens.size(); left != 0;) {
+            const auto count =
+                static_cast<std::uint32_t>(std::min<std::size_t>(left, group - positions_[begin] % group));
+            HETERO_CHECK(store_k(attention, begin, begin + count));
+            QueryBlock halves[2] = {{&piece, begin + count / 2, begin + count}, {&piece, begin, begin + count / 2}};
+            attend_blocks(attention, {halves, count == 1 ? 1U : 2U});
+            begin += count;
+            left -= count;
         }
     }
-    if (chunk.phase == Phase::prefill) attend_blocks(attention);
-    for (std::size_t begin = 0; chunk.phase == Phase::decode && begin < chunk.n_tokens;) {
+    return {};
+}
+
+Status Executor::attend_steps(const model::Attention& attention, const Chunk& chunk) {
+    if (caches_.front()->group_tokens(attention.layer, PartId::k) != 0) {
+        HETERO_CHECK(store_k(attention, 0, chunk.n_tokens));
+    }
+    for (std::size_t begin = 0; begin < chunk.n_tokens;) {
         std::size_t end = begin, spans = 0;  // as many tokens as there is room for
         for (; end < chunk.n_tokens; ++end) {
             spans += spans_at(positions_[end], attention.window).count();
@@ -128,7 +152,41 @@ Status Executor::op(const model::Attention& attention, const Chunk& chunk) {
         attend_spans(attention, begin, end);
         begin = end;
     }
+    return {};
+}
+
+void Executor::rotate_heads(float* heads, std::size_t stride, const model::Attention& attention, std::size_t dim,
+                            std::size_t n_tokens) {
+    const Range own = share_.heads(attention.n_heads);
+    pool_.parallel_for(n_tokens, [&](std::size_t token, int) {
+        const std::span<float> row(heads + token * stride + own.begin * dim, own.size() * dim);
+        quant::rotate(row, row, static_cast<std::uint32_t>(dim));
+    });
+}
+
+Status Executor::op(const model::Attention& attention, const Chunk& chunk) {
+    if (on_queries_) {
+        const float* of_piece = at(attention.q);
+        for (const Piece& piece : chunk.pieces) {
+            HETERO_CHECK(on_queries_({attention, piece.first, piece.tokens.size(), of_piece, width(attention.q)}));
+            of_piece += piece.tokens.size() * width(attention.q);
+        }
+    }
     const model::KvLayout& layout = program_.kv[attention.layer];
+    const KvCache& cache = *caches_.front();  // all are of one pool
+    if (cache.is_rotated(attention.layer, PartId::k)) {
+        rotate_heads(at(attention.q), width(attention.q), attention, layout.query_dim(), chunk.n_tokens);
+    }
+    if (chunk.phase == Phase::decode) {
+        HETERO_CHECK(attend_steps(attention, chunk));
+    } else if (cache.group_tokens(attention.layer, PartId::k) != 0) {
+        HETERO_CHECK(attend_groups(attention, chunk));
+    } else {
+        attend_blocks(attention, blocks_);
+    }
+    if (cache.is_rotated(attention.layer, PartId::v)) {
+        rotate_heads(at(attention.out), width(attention.out), attention, layout.output_dim(), chunk.n_tokens);
+    }
     if (layout.kind == model::KvLayout::Kind::latent) return {};  // HeadProject comes next, of the same heads
     return gather_heads(at(attention.out), attention.n_heads, layout.output_dim(), width(attention.out),
                         chunk.n_tokens);

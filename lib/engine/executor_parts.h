@@ -13,9 +13,10 @@ inline constexpr std::size_t gather_floats = 1U << 20;  // that ranks gather at 
 
 inline constexpr std::size_t ffn_tile_rows = 96;  // of gate and up, computed by one task in tiles
 
-inline constexpr std::size_t max_spans = 32;             // of one token's keys in decode
-inline constexpr std::size_t max_spans_at_once = 128;    // of all tokens that are attended together
-inline constexpr std::uint32_t query_block_tokens = 32;  // of one attention task in prefill
+inline constexpr std::size_t max_spans = 32;                    // of one token's keys in decode
+inline constexpr std::size_t max_spans_at_once = 128;           // of all tokens that are attended together
+inline constexpr std::uint32_t query_block_tokens = 32;         // of one attention task in prefill
+inline constexpr std::uint32_t tiled_query_block_tokens = 128;  // the same in tiles: each converts the keys for itself
 
 // The error of the first token, whichever thread met one first.
 class FirstError {

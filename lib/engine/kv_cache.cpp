@@ -46,6 +46,10 @@ bool all_finite(DType dtype, const std::byte* bytes, std::size_t n) {
 KvCache::KvCache(std::shared_ptr<KvPool> pool, std::uint64_t capacity) : pool_(std::move(pool)), capacity_(capacity) {
     pages_.reserve(KvPool::pages_for(capacity));
     memory_.reserve(KvPool::pages_for(capacity));
+    if (pool_->tail_size() == 0) return;
+    tail_.reset(new std::uint16_t[pool_->tail_size()]);
+    open_.resize(pool_->layers());
+    whole_.resize(pool_->layers());
 }
 
 Result<KvCache> KvCache::create(std::shared_ptr<KvPool> pool, std::uint64_t capacity) {
@@ -61,6 +65,9 @@ KvCache& KvCache::operator=(KvCache&& other) noexcept {
     std::swap(capacity_, other.capacity_);
     pages_.swap(other.pages_);
     memory_.swap(other.memory_);
+    tail_.swap(other.tail_);
+    open_.swap(other.open_);
+    whole_.swap(other.whole_);
     return *this;
 }
 
@@ -72,6 +79,12 @@ Result<KvCache> KvCache::fork(std::uint64_t n_tokens) const {
         other.pages_.push_back(pages_[i]);
         other.memory_.push_back(memory_[i]);
     }
+    if (tail_) {
+        std::copy_n(tail_.get(), pool_->tail_size(), other.tail_.get());
+        other.open_ = open_;
+        other.whole_ = whole_;
+    }
+    other.truncate(n_tokens);
     return other;
 }
 
@@ -95,6 +108,10 @@ Status KvCache::prepare(std::uint64_t first, std::uint64_t end) {
 }
 
 void KvCache::truncate(std::uint64_t n_tokens) noexcept {
+    for (std::size_t layer = 0; layer < open_.size(); ++layer) {
+        if (n_tokens < whole_[layer]) whole_[layer] = 0;
+        if (n_tokens / group_tokens(layer, PartId::k) < open_[layer]) reopen(layer, n_tokens);
+    }
     while (pages_.size() > KvPool::pages_for(n_tokens)) {
         pool_->drop(pages_.back());
         pages_.pop_back();
@@ -113,6 +130,24 @@ std::byte* KvCache::row(std::size_t layer, PartId part, std::uint32_t head, std:
 
 kernels::KvView KvCache::view(std::size_t layer, PartId part, std::uint32_t head) const noexcept {
     if (pool_->is_latent(layer)) part = PartId::k;
+    if (const PartFormat* format = pool_->format(layer, part)) {
+        kernels::KvView view;
+        view.pages = memory_.data();
+        view.offset = pool_->tile_offset(layer, part, head);
+        view.codes = format->codes;
+        view.token_stride = format->codes == kernels::KvCodes::i4 || format->codes == kernels::KvCodes::u4
+                                ? 2 * format->row_bytes
+                                : format->row_bytes;
+        view.scale_offset = view.offset + format->scale_offset;
+        view.zero_offset = format->zero_offset == 0 ? 0 : view.offset + format->zero_offset;
+        view.group = format->group;
+        view.group_tokens = format->group_tokens;
+        if (format->group_tokens != 0) {
+            view.open_begin = open_[layer] * format->group_tokens;
+            view.open = tail_row(layer, head, view.open_begin);
+        }
+        return view;
+    }
     return {dtype(), memory_.data(), pool_->tile_offset(layer, part, head), pool_->token_stride(layer, part)};
 }
 
@@ -137,11 +172,17 @@ Status KvCache::store(std::size_t layer, PartId part, std::uint64_t token, const
     const kernels::Ops& ops = kernels::ops();
     const std::uint32_t dim = head_dim(layer, part);
     const float limit = largest(dtype());
+    const bool codes = pool_->format(layer, part) != nullptr;
+    std::vector<std::uint16_t> rounded(codes ? std::size_t{heads(layer)} * dim : 0);
     for (std::uint32_t head = 0; head < heads(layer); ++head) {
         const float* source = values + std::size_t{head} * dim;
         float low = 0, high = 0;
         if (!ops.min_max(source, dim, &low, &high) || low < -limit || high > limit) {
             return not_finite(layer, part, token, head, source);
+        }
+        if (codes) {
+            ops.f32_to_f16(source, rounded.data() + std::size_t{head} * dim, dim);
+            continue;
         }
         std::byte* target = row(layer, part, head, token);
         switch (dtype()) {
@@ -156,7 +197,7 @@ Status KvCache::store(std::size_t layer, PartId part, std::uint64_t token, const
                 break;
         }
     }
-    return {};
+    return codes ? store_codes(layer, part, token, rounded.data()) : Status{};
 }
 
 void KvCache::save(std::size_t layer, PartId part, std::uint64_t first, std::uint64_t end,

@@ -37,6 +37,18 @@ public:
     // Gives back the pages after the first n_tokens.
     void truncate(std::uint64_t n_tokens) noexcept;
 
+    // Whether tokens of this part must be stored in order, each after the attention of those of the group before it: K
+    // in groups of tokens. A query sees its own group as f16, groups before it as codes.
+    [[nodiscard]] std::size_t group_tokens(std::size_t layer, kv::PartId part) const noexcept {
+        const PartFormat* format = pool_->format(layer, part);
+        return format != nullptr ? format->group_tokens : 0;
+    }
+    // Heads are rotated (quant/rotation.h) before they are coded: so must be queries, and outputs back.
+    [[nodiscard]] bool is_rotated(std::size_t layer, kv::PartId part) const noexcept {
+        const PartFormat* format = pool_->format(layer, part);
+        return format != nullptr && format->params.hadamard;
+    }
+
     // K and V as attention reads them, valid until the next prepare(), truncate() or move. Of a latent layer both are
     // the whole rows, of which the values are the first part.
     [[nodiscard]] kernels::KvView view(std::size_t layer, kv::PartId part, std::uint32_t head) const noexcept;
@@ -53,12 +65,25 @@ public:
               std::span<std::byte> out) const;
     Status load(std::size_t layer, kv::PartId part, std::uint64_t first, std::uint64_t end,
                 std::span<const std::byte> in, std::uint32_t in_heads, std::uint32_t in_first);
+    // The same of codes, as the part of a state of these tokens holds them, whose arrays have their sizes. load_codes()
+    // refuses scales and values that are not finite.
+    Status save_codes(std::size_t layer, kv::PartId part, std::uint64_t first, std::uint64_t end, kv::Part& out) const;
+    Status load_codes(std::size_t layer, kv::PartId part, std::uint64_t first, std::uint64_t end, const kv::Part& in,
+                      std::uint32_t in_heads, std::uint32_t in_first);
 
 private:
     KvCache(std::shared_ptr<KvPool> pool, std::uint64_t capacity);
     [[nodiscard]] std::byte* row(std::size_t layer, kv::PartId part, std::uint32_t head,
                                  std::uint64_t token) const noexcept;
     [[nodiscard]] std::size_t row_bytes(std::size_t layer, kv::PartId part) const noexcept;
+    [[nodiscard]] std::byte* tile(std::size_t layer, kv::PartId part, std::uint32_t head,
+                                  std::uint64_t token) const noexcept;
+    [[nodiscard]] std::uint16_t* tail_row(std::size_t layer, std::uint32_t head, std::uint64_t token) const noexcept;
+    Status store_codes(std::size_t layer, kv::PartId part, std::uint64_t token, const std::uint16_t* rounded);
+    Status encode_tail(std::size_t layer, std::uint32_t head, std::size_t rows, std::span<std::byte> codes,
+                       std::span<std::byte> scale, std::span<std::byte> zero) const;
+    Status close_group(std::size_t layer);
+    void reopen(std::size_t layer, std::uint64_t n_tokens) noexcept;
     [[nodiscard]] tl::unexpected<Error> not_finite(std::size_t layer, kv::PartId part, std::uint64_t token,
                                                    std::uint32_t head, const float* values) const;
 
@@ -66,6 +91,10 @@ private:
     std::uint64_t capacity_ = 0;
     std::vector<KvPool::Page> pages_;  // [page of the sequence]; room for those of the capacity
     std::vector<std::byte*> memory_;   // their memory
+    // Of K in groups of tokens: the group whose tokens are in the tail, as f16, and the tokens that an import left
+    // whole in codes, those of the last group too (0: changed since).
+    std::unique_ptr<std::uint16_t[]> tail_;
+    std::vector<std::uint64_t> open_, whole_;  // [layer]
 };
 
 }  // namespace hetero::engine

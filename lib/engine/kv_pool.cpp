@@ -16,12 +16,16 @@ std::size_t round_up(std::size_t bytes) { return (bytes + alignment - 1) / align
 
 bool latent(const model::KvLayout& layer) { return layer.kind == model::KvLayout::Kind::latent; }
 
-// One head's tile. The V of a latent layer lies in the rows of its K. Cannot overflow: sizes are bounded by the model's
-// limits.
-std::size_t tile_bytes(const model::KvLayout& layer, DType dtype, PartId part) {
+// One head's tile; 0 where the codec cannot be. The V of a latent layer lies in the rows of its K. Cannot overflow:
+// sizes are bounded by the model's limits.
+std::size_t tile_bytes(const model::KvLayout& layer, const KvStorage& storage, PartId part) {
     if (latent(layer) && part == PartId::v) return 0;
-    const std::size_t dim = part == PartId::k ? layer.query_dim() : layer.head_dim_v;
-    return round_up(kernels::dtype_bytes(dtype, dim * KvPool::page_tokens));
+    const std::uint32_t dim = part == PartId::k ? layer.query_dim() : layer.head_dim_v;
+    if (storage.codecs) {
+        const auto format = part_format(part == PartId::k ? storage.codecs->k : storage.codecs->v, part, dim);
+        return format ? format->tile_bytes : 0;
+    }
+    return round_up(kernels::dtype_bytes(storage.dtype, dim * KvPool::page_tokens));
 }
 
 std::uint32_t kept_heads(std::span<const model::KvLayout> layers, std::span<const Range> heads, std::size_t layer) {
@@ -30,26 +34,54 @@ std::uint32_t kept_heads(std::span<const model::KvLayout> layers, std::span<cons
 
 }  // namespace
 
-std::uint64_t KvPool::page_bytes(std::span<const model::KvLayout> layers, DType dtype, std::span<const Range> heads) {
+std::uint64_t KvPool::page_bytes(std::span<const model::KvLayout> layers, const KvStorage& storage,
+                                 std::span<const Range> heads) {
     std::uint64_t bytes = 0;
     for (std::size_t i = 0; i < layers.size(); ++i) {
         for (const PartId part : {PartId::k, PartId::v}) {
-            bytes += std::uint64_t{tile_bytes(layers[i], dtype, part)} * kept_heads(layers, heads, i);
+            bytes += std::uint64_t{tile_bytes(layers[i], storage, part)} * kept_heads(layers, heads, i);
         }
     }
     return bytes;
 }
 
-std::uint64_t KvPool::bytes_needed(std::span<const model::KvLayout> layers, DType dtype, std::uint64_t pages,
-                                   std::span<const Range> heads) {
+std::uint64_t KvPool::bytes_needed(std::span<const model::KvLayout> layers, const KvStorage& storage,
+                                   std::uint64_t pages, std::span<const Range> heads) {
     std::uint64_t bytes = 0;
-    const bool fits = !__builtin_mul_overflow(page_bytes(layers, dtype, heads), pages, &bytes);
+    const bool fits = !__builtin_mul_overflow(page_bytes(layers, storage, heads), pages, &bytes);
     return fits ? bytes : std::numeric_limits<std::uint64_t>::max();
 }
 
-Result<std::shared_ptr<KvPool>> KvPool::create(std::span<const model::KvLayout> layers, DType dtype,
+Status KvPool::check(std::span<const model::KvLayout> layers, const KvStorage& storage) {
+    if (!storage.codecs) return {};
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+        if (latent(layers[i])) {
+            return fail(Errc::usage, "layer {} keeps latents, which stay in memory as f16, bf16 or f32", i);
+        }
+        HETERO_TRY(const PartFormat k, part_format(storage.codecs->k, PartId::k, layers[i].head_dim_k));
+        HETERO_CHECK(part_format(storage.codecs->v, PartId::v, layers[i].head_dim_v));
+        if (k.group_tokens != 0 && layers[i].window != 0) {
+            return fail(Errc::usage, "layer {} has a window: its K cannot stay in memory by channel; use int8 or int4",
+                        i);
+        }
+    }
+    return {};
+}
+
+std::uint64_t KvPool::tail_bytes(std::span<const model::KvLayout> layers, const KvStorage& storage,
+                                 std::span<const Range> heads) {
+    std::uint64_t elements = 0;
+    for (std::size_t i = 0; storage.codecs && i < layers.size(); ++i) {
+        if (storage.codecs->k.params.axis != quant::Axis::channel) break;
+        elements += std::uint64_t{kept_heads(layers, heads, i)} * storage.codecs->k.params.group * layers[i].head_dim_k;
+    }
+    return 2 * elements;
+}
+
+Result<std::shared_ptr<KvPool>> KvPool::create(std::span<const model::KvLayout> layers, const KvStorage& storage,
                                                std::uint64_t pages, std::span<const Range> heads) {
-    const std::uint64_t bytes = bytes_needed(layers, dtype, pages, heads);
+    HETERO_CHECK(check(layers, storage));
+    const std::uint64_t bytes = bytes_needed(layers, storage, pages, heads);
     const auto out_of_memory = [&] {
         return fail(Errc::resource, "out of memory: a KV cache of {} pages of {} tokens needs {} bytes", pages,
                     page_tokens, bytes);
@@ -61,19 +93,27 @@ Result<std::shared_ptr<KvPool>> KvPool::create(std::span<const model::KvLayout> 
         std::shared_ptr<KvPool> pool(new KvPool);
         pool->layers_.assign(layers.begin(), layers.end());
         pool->first_heads_.resize(layers.size());
-        pool->dtype_ = dtype;
+        pool->dtype_ = storage.dtype;
+        for (std::size_t i = 0; storage.codecs && i < layers.size(); ++i) {
+            HETERO_TRY(PartFormat k, part_format(storage.codecs->k, PartId::k, layers[i].head_dim_k));
+            HETERO_TRY(PartFormat v, part_format(storage.codecs->v, PartId::v, layers[i].head_dim_v));
+            pool->tail_offsets_.push_back(pool->tail_size_);
+            pool->tail_size_ += kept_heads(layers, heads, i) * k.group_tokens * k.head_dim;
+            pool->formats_.push_back(std::move(k));
+            pool->formats_.push_back(std::move(v));
+        }
         for (std::size_t i = 0; i < layers.size(); ++i) {
             pool->layers_[i].n_kv_heads = kept_heads(layers, heads, i);
             if (!heads.empty()) pool->first_heads_[i] = static_cast<std::uint32_t>(heads[i].begin);
             const auto place = [&](PartId part) {
                 const std::size_t offset = pool->page_bytes_;
-                pool->page_bytes_ += tile_bytes(layers[i], dtype, part) * pool->layers_[i].n_kv_heads;
+                pool->page_bytes_ += tile_bytes(layers[i], storage, part) * pool->layers_[i].n_kv_heads;
                 return offset;
             };
             pool->k_offset_.push_back(place(PartId::k));
-            pool->v_offset_.push_back(latent(layers[i])
-                                          ? pool->k_offset_.back() + kernels::dtype_bytes(dtype, layers[i].head_dim_k)
-                                          : place(PartId::v));
+            pool->v_offset_.push_back(latent(layers[i]) ? pool->k_offset_.back() +
+                                                              kernels::dtype_bytes(storage.dtype, layers[i].head_dim_k)
+                                                        : place(PartId::v));
         }
         pool->users_.resize(pages);
         pool->free_.resize(pages);
@@ -98,7 +138,8 @@ std::size_t KvPool::token_stride(std::size_t layer, PartId part) const noexcept 
 
 std::size_t KvPool::tile_offset(std::size_t layer, PartId part, std::uint32_t head) const noexcept {
     const std::size_t first = part == PartId::k ? k_offset_[layer] : v_offset_[layer];
-    return first + head * tile_bytes(layers_[layer], dtype_, part);
+    const PartFormat* coded = format(layer, part);
+    return first + head * (coded != nullptr ? coded->tile_bytes : tile_bytes(layers_[layer], dtype_, part));
 }
 
 Result<KvPool::Page> KvPool::take() {

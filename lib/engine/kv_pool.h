@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "engine/kv_format.h"
 #include "engine/share.h"
 #include "kernels/api/ops.h"
 #include "kv/state.h"
@@ -30,14 +31,20 @@ public:
     }
     // `heads`: of each layer, the KV heads that are kept, those of one rank; none given: all. They are counted from 0
     // here; messages name them as the model does.
-    [[nodiscard]] static std::uint64_t page_bytes(std::span<const model::KvLayout> layers, kernels::DType dtype,
+    [[nodiscard]] static std::uint64_t page_bytes(std::span<const model::KvLayout> layers, const KvStorage& storage,
                                                   std::span<const Range> heads = {});
     // What create() reserves; the largest number where it is beyond 64 bits. A budget of bytes has budget /
     // page_bytes() pages.
-    [[nodiscard]] static std::uint64_t bytes_needed(std::span<const model::KvLayout> layers, kernels::DType dtype,
+    [[nodiscard]] static std::uint64_t bytes_needed(std::span<const model::KvLayout> layers, const KvStorage& storage,
                                                     std::uint64_t pages, std::span<const Range> heads = {});
-    // dtype: f16, bf16 or f32. Errors: resource.
-    static Result<std::shared_ptr<KvPool>> create(std::span<const model::KvLayout> layers, kernels::DType dtype,
+    // usage: codecs that cannot stay in memory, layers that cannot be in codes: those with latents, and those with a
+    // window where K is coded by channel.
+    [[nodiscard]] static Status check(std::span<const model::KvLayout> layers, const KvStorage& storage);
+    // What each cache takes apart from pages: the tokens of groups that are not full.
+    [[nodiscard]] static std::uint64_t tail_bytes(std::span<const model::KvLayout> layers, const KvStorage& storage,
+                                                  std::span<const Range> heads = {});
+    // Floats: f16, bf16 or f32. Errors: those of check(); resource.
+    static Result<std::shared_ptr<KvPool>> create(std::span<const model::KvLayout> layers, const KvStorage& storage,
                                                   std::uint64_t pages, std::span<const Range> heads = {});
 
     [[nodiscard]] kernels::DType dtype() const noexcept { return dtype_; }
@@ -45,6 +52,7 @@ public:
     [[nodiscard]] std::uint64_t free_pages() const noexcept { return free_.size(); }
     [[nodiscard]] std::size_t page_bytes() const noexcept { return page_bytes_; }
 
+    [[nodiscard]] std::size_t layers() const noexcept { return layers_.size(); }
     [[nodiscard]] std::uint32_t heads(std::size_t layer) const noexcept { return layers_[layer].n_kv_heads; }
     [[nodiscard]] std::uint32_t first_head(std::size_t layer) const noexcept { return first_heads_[layer]; }
     [[nodiscard]] std::uint32_t head_dim(std::size_t layer, kv::PartId part) const noexcept;
@@ -53,6 +61,13 @@ public:
     [[nodiscard]] std::size_t tile_offset(std::size_t layer, kv::PartId part, std::uint32_t head) const noexcept;
     [[nodiscard]] std::size_t token_stride(std::size_t layer, kv::PartId part) const noexcept;
     [[nodiscard]] bool is_latent(std::size_t layer) const noexcept;
+    // Null where a part is in floats.
+    [[nodiscard]] const PartFormat* format(std::size_t layer, kv::PartId part) const noexcept {
+        return formats_.empty() ? nullptr : &formats_[2 * layer + static_cast<std::size_t>(part)];
+    }
+    // Of a cache's tail, f16 [layer][kv_head][group_tokens][head_dim]: where a layer begins, and all of it; elements.
+    [[nodiscard]] std::size_t tail_offset(std::size_t layer) const noexcept { return tail_offsets_[layer]; }
+    [[nodiscard]] std::size_t tail_size() const noexcept { return tail_size_; }
 
     // A page with one user; its bytes are unspecified. Errors: resource, when all are taken.
     Result<Page> take();
@@ -70,6 +85,9 @@ private:
     std::vector<model::KvLayout> layers_;           // n_kv_heads: those that are kept
     std::vector<std::uint32_t> first_heads_;        // [layer], of the model's
     std::vector<std::size_t> k_offset_, v_offset_;  // [layer], bytes into a page
+    std::vector<PartFormat> formats_;               // [layer][K, V]; empty: floats
+    std::vector<std::size_t> tail_offsets_;         // [layer]
+    std::size_t tail_size_ = 0;
     std::size_t page_bytes_ = 0;
     std::unique_ptr<std::byte, Free> memory_;  // [page][page_bytes_]
     std::vector<std::uint32_t> users_;         // [page]

@@ -23,6 +23,9 @@ Status check_options(const Options& options) {
     if (type != kernels::DType::f16 && type != kernels::DType::bf16 && type != kernels::DType::f32) {
         return fail(Errc::usage, "the KV type must be f16, bf16 or f32, not {}", kernels::dtype_info(type).name);
     }
+    if (options.kv_codecs && type != kernels::DType::f16) {
+        return fail(Errc::usage, "KV codes are made from f16, not {}", kernels::dtype_info(type).name);
+    }
     if (options.chunk_tokens == 0) return fail(Errc::usage, "a prefill chunk must have at least one token");
     if (options.sequences == 0 || options.sequences > most_sequences) {
         return fail(Errc::usage, "a session of {} sequences: 1 to {} are possible", options.sequences, most_sequences);
@@ -140,7 +143,8 @@ struct Session::Impl {
     // Tokens [first, end).
     Status import_part(const kv::Header& header, std::uint32_t layer, const kv::Part& part, PartId id,
                        std::uint64_t first, std::uint64_t end);
-    [[nodiscard]] kv::Part empty_part(std::uint64_t n_tokens, std::uint64_t heads, std::uint32_t dim) const;
+    [[nodiscard]] static kv::Part empty_part(const kv::Scheme& scheme, std::uint64_t n_tokens, std::uint32_t heads,
+                                             std::uint32_t dim);
 };
 
 Result<std::unique_ptr<Session>> Session::create(std::shared_ptr<const model::Model> model, const Options& options,
@@ -159,7 +163,13 @@ Result<std::unique_ptr<Session>> Session::create(std::shared_ptr<const model::Mo
     }
     const std::vector<Range> heads = kv_heads_by_layer(program, Share(group));
     const std::uint64_t pages = KvPool::pages_for(capacity_tokens) * options.sequences;  // below 2^64 / 64 * 2^16
-    const std::uint64_t kv_bytes = KvPool::bytes_needed(program.kv, options.kv_dtype, pages, heads);
+    const KvStorage storage(options.kv_dtype, options.kv_codecs);
+    HETERO_CHECK(KvPool::check(program.kv, storage));
+    std::uint64_t kv_bytes = KvPool::bytes_needed(program.kv, storage, pages, heads);
+    if (__builtin_add_overflow(kv_bytes, KvPool::tail_bytes(program.kv, storage, heads) * options.sequences,
+                               &kv_bytes)) {
+        kv_bytes = std::numeric_limits<std::uint64_t>::max();
+    }
     std::uint64_t work_bytes =
         Executor::bytes_needed(program, Core::most_tokens(chunk, options), group, options.precision, options.exec);
     const bool fast = options.precision == Precision::fast;
@@ -167,7 +177,7 @@ Result<std::unique_ptr<Session>> Session::create(std::shared_ptr<const model::Mo
         work_bytes += PackedWeights::bytes_needed(program, Share(group));
     }
     HETERO_CHECK(check_memory(kv_bytes, work_bytes, options.sequences, capacity_tokens));
-    HETERO_TRY(std::shared_ptr<KvPool> pool, KvPool::create(program.kv, options.kv_dtype, pages, heads));
+    HETERO_TRY(std::shared_ptr<KvPool> pool, KvPool::create(program.kv, storage, pages, heads));
     HETERO_TRY(KvCache cache, KvCache::create(pool, capacity_tokens));
     try {
         auto core = std::make_shared<Core>(std::move(model), options, group, chunk, std::move(pool));
@@ -285,13 +295,21 @@ Result<std::span<const float>> Session::decode(TokenId token) {
     return result;
 }
 
-kv::Part Session::Impl::empty_part(std::uint64_t n_tokens, std::uint64_t heads, std::uint32_t dim) const {
+kv::Scheme Session::kv_scheme(PartId part) const { return scheme_of({kv_dtype(), impl_->options.kv_codecs}, part); }
+
+kv::Part Session::Impl::empty_part(const kv::Scheme& scheme, std::uint64_t n_tokens, std::uint32_t heads,
+                                   std::uint32_t dim) {
+    const quant::Codec& codec = *quant::find_codec(scheme.codec);
+    const quant::Shape shape{n_tokens, heads, dim};
+    const quant::EncodedBytes bytes = codec.bytes(scheme.params, shape);
     kv::Part part;
-    part.scheme.codec = kernels::dtype_info(cache.dtype()).name;
-    part.scheme.source_dtype = cache.dtype();
-    part.values.dtype = cache.dtype();
-    part.values.shape = {n_tokens, heads, dim};
-    part.values.bytes.resize(kernels::dtype_bytes(cache.dtype(), part.values.elements()));
+    part.scheme = scheme;
+    part.values = {codec.value_dtype(scheme.params), {n_tokens, heads, codec.row_elements(scheme.params, dim)}, {}};
+    part.values.bytes.resize(bytes.values);
+    if (!codec.has_scale()) return part;
+    const auto extents = codec.scale_shape(scheme.params, shape);
+    part.scale = {scheme.params.scale_dtype, {extents.begin(), extents.end()}, std::vector<std::byte>(bytes.scale)};
+    if (bytes.zero != 0) part.zero = {part.scale.dtype, part.scale.shape, std::vector<std::byte>(bytes.zero)};
     return part;
 }
 
@@ -309,8 +327,12 @@ Result<kv::Layer> Session::export_layer(std::uint32_t layer) const {
         kv::Layer out;
         for (const PartId id : {PartId::k, PartId::v}) {
             kv::Part& part = out.part(id);
-            part = impl_->empty_part(n_tokens - first, cache.heads(layer), cache.head_dim(layer, id));
-            cache.save(layer, id, first, n_tokens, part.values.bytes);
+            part = Impl::empty_part(kv_scheme(id), n_tokens - first, cache.heads(layer), cache.head_dim(layer, id));
+            if (impl_->options.kv_codecs) {
+                HETERO_CHECK(cache.save_codes(layer, id, first, n_tokens, part));
+            } else {
+                cache.save(layer, id, first, n_tokens, part.values.bytes);
+            }
         }
         return out;
     } catch (const std::bad_alloc&) {
@@ -338,11 +360,18 @@ Result<kv::Layer> Session::gather_layer(std::uint32_t layer) const {
         }
         kv::Layer whole;
         for (const PartId id : {PartId::k, PartId::v}) {
-            const kv::Tensor& values = own.part(id).values;
-            const std::uint32_t dim = cache.head_dim(layer, id);
-            if (group.is_root()) whole.part(id) = impl_->empty_part(values.shape[0], kept.back().end, dim);
-            HETERO_CHECK(gather_heads(group, kept, kernels::dtype_bytes(cache.dtype(), dim), values.shape[0],
-                                      values.bytes, whole.part(id).values.bytes));
+            const kv::Part& part = own.part(id);
+            if (group.is_root()) {
+                whole.part(id) =
+                    Impl::empty_part(part.scheme, part.values.shape[0], static_cast<std::uint32_t>(kept.back().end),
+                                     cache.head_dim(layer, id));
+            }
+            for (const auto array : {&kv::Part::values, &kv::Part::scale, &kv::Part::zero}) {
+                const kv::Tensor& tensor = part.*array;  // [row][head][element]
+                if (tensor.empty()) continue;
+                HETERO_CHECK(gather_heads(group, kept, kernels::dtype_bytes(tensor.dtype, tensor.shape[2]),
+                                          tensor.shape[0], tensor.bytes, (whole.part(id).*array).bytes));
+            }
             own.part(id) = {};
         }
         return whole;
@@ -386,7 +415,7 @@ Status Session::Impl::import_part(const kv::Header& header, std::uint32_t layer,
                     header.shard.head_first, header.shard.head_first + heads - 1, own_first, own_end - 1);
     }
     const std::uint32_t skipped = own_first - header.shard.head_first;
-    if (part.scheme.codec == kernels::dtype_info(cache.dtype()).name) {
+    if (!options.kv_codecs && part.scheme.codec == kernels::dtype_info(cache.dtype()).name) {
         const kv::Tensor& values = part.values;
         if (values.dtype != cache.dtype() || values.shape != std::vector<std::uint64_t>{n_tokens, heads, dim} ||
             values.bytes.size() != kernels::dtype_bytes(cache.dtype(), n_tokens * heads * dim)) {
@@ -395,6 +424,19 @@ Status Session::Impl::import_part(const kv::Header& header, std::uint32_t layer,
                         kernels::dtype_info(cache.dtype()).name);
         }
         return cache.load(layer, id, first, end, values.bytes, heads, skipped);
+    }
+    if (options.kv_codecs) {
+        const quant::Spec& spec = id == PartId::k ? options.kv_codecs->k : options.kv_codecs->v;
+        if (part.scheme.codec == spec.codec && part.scheme.params == spec.params && !part.scheme.keeps_rows()) {
+            const kv::Part expected = empty_part(part.scheme, n_tokens, heads, dim);
+            for (const auto array : {&kv::Part::values, &kv::Part::scale, &kv::Part::zero}) {
+                if ((part.*array).bytes.size() != (expected.*array).bytes.size()) {
+                    return fail(Errc::bad_input, "{}: {} bytes where {} tokens of {} heads of {} have {}", at(),
+                                (part.*array).bytes.size(), n_tokens, heads, dim, (expected.*array).bytes.size());
+                }
+            }
+            return cache.load_codes(layer, id, first, end, part, heads, skipped);
+        }
     }
     auto values = kv::decode_part(header, part, n_tokens, id);
     if (!values) return fail_with(values.error(), at());

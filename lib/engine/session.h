@@ -3,12 +3,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "base/communicator.h"
 #include "base/hash.h"
 #include "base/result.h"
+#include "engine/kv_format.h"
 #include "engine/linear.h"
 #include "engine/plan.h"
 #include "engine/queries.h"
@@ -30,6 +32,7 @@ struct Options {
     WarmFolder warm = {};                      // of Precision::fast
     Exec exec = Exec::graph;                   // how the ops are run; the bits are the same
     std::uint32_t sequences = 1;               // memory for so many: a session and its forks
+    std::optional<KvCodecs> kv_codecs;         // K and V stay in codes instead, made from f16 (kv_dtype)
 };
 
 enum class Logits { none, last, all };
@@ -52,6 +55,8 @@ public:
     [[nodiscard]] const model::Model& model() const noexcept;
     [[nodiscard]] int threads() const noexcept;
     [[nodiscard]] kernels::DType kv_dtype() const noexcept;
+    // How export_layer() stores a part, in every layer.
+    [[nodiscard]] kv::Scheme kv_scheme(kv::PartId part) const;
     [[nodiscard]] std::uint64_t packed_bytes()
         const noexcept;                                     // of its weights, shared with sessions of the same model
     [[nodiscard]] bool warm() const noexcept;               // a file of Options::warm has them
@@ -95,11 +100,11 @@ public:
     // The heads of all ranks, on the group's rank 0; the others get an empty layer. A call of all ranks.
     Result<kv::Layer> gather_layer(std::uint32_t layer) const;
     // Replaces the cache of one layer; all layers must be given, in any order, before the session is used.
-    // n_tokens of every layer must agree. A state in the resident type is taken bit for bit, any other codec is decoded
-    // to it. A layer has the tokens that header.layer_shape(layer) says; a layer with a window may come whole. The
-    // state has all heads, or at least those of this rank; others are left out. Only the shape is compared with the
-    // model's: whether the state belongs to it (kv::compare) is the caller's question.
-    // Errors: bad_input (another kind or shape, damaged sizes, a value that is not finite in the resident type).
+    // n_tokens of every layer must agree. A state in the resident type or codec is taken bit for bit, any other codec
+    // is decoded to it. A layer has the tokens that header.layer_shape(layer) says; a layer with a window may come
+    // whole. The state has all heads, or at least those of this rank; others are left out. Only the shape is compared
+    // with the model's: whether the state belongs to it (kv::compare) is the caller's question. Errors: bad_input
+    // (another kind or shape, damaged sizes, a value that is not finite in the resident type).
     Status import_layer(const kv::Header& header, std::uint32_t layer, const kv::Layer& value, std::uint64_t n_tokens);
     // Forgets tokens from the end. Where the cache came from a state whose layers keep only a window, no more than the
     // last token can be forgotten, or all: else usage.

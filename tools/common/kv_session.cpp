@@ -60,15 +60,13 @@ Result<std::vector<float>> extend_to(engine::Session& session, std::span<const e
     return logits;
 }
 
-kv::Header make_header(const LoadedModel& model, kernels::DType dtype) {
+kv::Header make_header(const LoadedModel& model, const engine::KvStorage& storage) {
     kv::Header header;
     header.identity = model.identity;
     header.layer_shapes = model.layer_shapes;
-    kv::Scheme scheme;
-    scheme.codec = kernels::dtype_info(dtype).name;
-    scheme.source_dtype = dtype;
-    header.k_schemes.assign(model.identity.n_layers, scheme);
-    header.v_schemes = header.k_schemes;
+    for (const kv::PartId part : {kv::PartId::k, kv::PartId::v}) {
+        header.schemes(part).assign(model.identity.n_layers, engine::scheme_of(storage, part));
+    }
     return header;
 }
 

@@ -32,7 +32,7 @@ Result<std::vector<float>> extend_to(engine::Session& session, std::span<const e
                                      const std::vector<float>& held_logits, std::span<const engine::TokenId> wanted,
                                      const std::function<void(std::uint64_t done)>& on_progress = {});
 
-// What a state of a model's sessions looks like: the resident type, unquantized, in every layer.
-[[nodiscard]] kv::Header make_header(const LoadedModel& model, kernels::DType dtype);
+// What a state of a model's sessions looks like: the resident type or codec, in every layer.
+[[nodiscard]] kv::Header make_header(const LoadedModel& model, const engine::KvStorage& storage);
 
 }  // namespace hetero::tool

@@ -129,13 +129,11 @@ void report_weights(Tool& tool, const std::string& who, const kv::Identity& a, c
     if (!same) tool.note("{}: made with another precision of the weights", who);
 }
 
-Result<kernels::DType> resident_dtype(const std::string& choice, const kv::Header* state) {
-    if (choice != "auto") {
-        const auto dtype = kernels::dtype_from_name(choice);
-        if (!dtype) return fail(Errc::usage, "'{}' is not a KV type", choice);
-        return *dtype;
-    }
-    return state == nullptr ? kernels::DType::f16 : kv::source_dtype(*state);
+Result<engine::KvStorage> resident_storage(const std::string& choice, const kv::Header* state) {
+    if (choice == "auto") return engine::KvStorage(state == nullptr ? kernels::DType::f16 : kv::source_dtype(*state));
+    if (const auto dtype = kernels::dtype_from_name(choice)) return engine::KvStorage(*dtype);
+    HETERO_TRY(engine::KvCodecs codecs, engine::resident_codecs(choice));
+    return engine::KvStorage(kernels::DType::f16, std::move(codecs));
 }
 
 }  // namespace hetero::tool

@@ -57,7 +57,10 @@ Status check_state(const LoadedModel& model, const std::string& model_path, cons
 // where they differ, in a note that begins with `who`.
 void report_weights(Tool& tool, const std::string& who, const kv::Identity& a, const kv::Identity& b);
 
-// The type in which a session keeps KV: `choice` is f16, bf16, f32, or auto (what the state's numbers came from).
-Result<kernels::DType> resident_dtype(const std::string& choice, const kv::Header* state);
+// How a session keeps KV: `choice` is f16, bf16, f32, a name of engine::resident_codecs(), or auto (the type that the
+// state's numbers came from).
+inline const std::vector<std::string> resident_types{"auto", "f16",        "bf16",         "f32",         "int8",
+                                                     "int4", "fp8_e4m3fn", "int8-channel", "int4-channel"};
+Result<engine::KvStorage> resident_storage(const std::string& choice, const kv::Header* state);
 
 }  // namespace hetero::tool

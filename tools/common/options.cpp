@@ -258,7 +258,7 @@ Status OptionTable::parse(int argc, char** argv) {
 
 Status OptionTable::apply_settings(const std::string& path, std::string_view tool) {
     static constexpr std::string_view tools[] = {"hetero-prefill", "hetero-decode", "hetero-convert", "kv-quantize",
-                                                 "kv-send",        "kv-verify",     "hw-probe"};
+                                                 "kv-send",        "kv-verify",     "kv-calibrate",   "hw-probe"};
     std::vector<std::string> names;
     for (const Option& option : options_) {
         if (option.setting) names.push_back(option.name());

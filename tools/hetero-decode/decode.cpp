@@ -68,10 +68,10 @@ public:
           writer_(options.transfer.shards) {}
 
     Status run() {
-        HETERO_TRY(const kernels::DType dtype, resident_dtype(options_.kv_dtype, &header_));
+        HETERO_TRY(const engine::KvStorage storage, resident_storage(options_.kv_dtype, &header_));
         HETERO_CHECK(read_prompt());
-        HETERO_CHECK(make_sessions(dtype));
-        continued_ = make_header(loaded_, dtype);
+        HETERO_CHECK(make_sessions(storage));
+        continued_ = make_header(loaded_, storage);
         continued_.provenance = header_.provenance;
         continued_.provenance.push_back(
             tool_.provenance(fmt::format("decode n={} kv_dtype={} precision={}", options_.generate.max_tokens,
@@ -137,7 +137,7 @@ public:
 
 private:
     // As many as are decoded together: those asked for, or all that memory holds.
-    Status make_sessions(kernels::DType dtype) {
+    Status make_sessions(const engine::KvStorage& storage) {
         std::uint64_t capacity = 1;
         for (const kv::Sequence& sequence : header_.sequences) {
             const std::uint64_t longest = std::max<std::uint64_t>(sequence.tokens.size(), prompt_.size());
@@ -146,7 +146,8 @@ private:
         capacity = std::min<std::uint64_t>(capacity, loaded_.identity.context_length);
         engine::Options options;
         options.threads = static_cast<int>(options_.model.threads);
-        options.kv_dtype = dtype;
+        options.kv_dtype = storage.dtype;
+        options.kv_codecs = storage.codecs;
         options.chunk_tokens = static_cast<std::uint32_t>(options_.chunk_tokens);
         options.group = &transport::group();
         options.precision = options_.model.precision();

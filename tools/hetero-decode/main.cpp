@@ -42,7 +42,7 @@ int main(int argc, char** argv) {
     add_precise_option(table, options.model);
     add_warm_options(table, options.model);
     table
-        .choice("--kv-dtype", &options.kv_dtype, {"auto", "f16", "bf16", "f32"},
+        .choice("--kv-dtype", &options.kv_dtype, resident_types,
                 "type of K and V in memory; auto: what the state was made in")
         .setting = true;
     table.integer("--chunk", "N", &options.chunk_tokens, 1, 65536, "tokens of a longer prompt computed at once")

@@ -194,10 +194,11 @@ private:
     double milliseconds_ = 0;
 };
 
-engine::Options engine_options(const PrefillOptions& options, kernels::DType dtype) {
+engine::Options engine_options(const PrefillOptions& options, const engine::KvStorage& storage) {
     engine::Options result;
     result.threads = static_cast<int>(options.model.threads);
-    result.kv_dtype = dtype;
+    result.kv_dtype = storage.dtype;
+    result.kv_codecs = storage.codecs;
     result.chunk_tokens = static_cast<std::uint32_t>(options.chunk_tokens);
     result.group = &transport::group();
     result.precision = options.model.precision();
@@ -256,9 +257,9 @@ Status run_prefill(Tool& tool, const PrefillOptions& options) {
         for (const kv::Sequence& held : prefix->header.sequences) capacity = std::max(capacity, held.next_position());
     }
     HETERO_TRY(auto jobs, plan_jobs(std::move(prompts), prefix ? &*prefix : nullptr, options.prefix));
-    HETERO_TRY(const kernels::DType dtype, resident_dtype(options.kv_dtype, prefix ? &prefix->header : nullptr));
+    HETERO_TRY(const engine::KvStorage storage, resident_storage(options.kv_dtype, prefix ? &prefix->header : nullptr));
 
-    kv::Header header = make_header(loaded, dtype);
+    kv::Header header = make_header(loaded, storage);
     if (prefix) header.provenance = prefix->header.provenance;
     header.provenance.push_back(
         tool.provenance(fmt::format("prefill kv_dtype={} chunk={} precision={}", header.k_schemes.front().codec,
@@ -277,7 +278,7 @@ Status run_prefill(Tool& tool, const PrefillOptions& options) {
         return {};
     }
 
-    HETERO_TRY(auto session, engine::Session::create(loaded.model, engine_options(options, dtype), capacity));
+    HETERO_TRY(auto session, engine::Session::create(loaded.model, engine_options(options, storage), capacity));
     PrefillRun run(tool, options, std::move(jobs), prefix ? &*prefix : nullptr);
     HETERO_CHECK(run.compute(*session, header));
     HETERO_CHECK(run.write(*session, header, endpoints.outputs.front()));

@@ -34,11 +34,12 @@ Status run_score(Tool& tool, const PrefillOptions& options) {
         return fail(Errc::bad_input, "{}: has {} tokens, nothing to score", options.score, tokens.size());
     }
 
-    HETERO_TRY(const kernels::DType dtype, resident_dtype(options.kv_dtype, nullptr));
+    HETERO_TRY(const engine::KvStorage storage, resident_storage(options.kv_dtype, nullptr));
     const std::uint32_t window = std::min(kWindowTokens, loaded.identity.context_length);
-    const engine::Options engine_options{static_cast<int>(options.model.threads), dtype,
-                                         static_cast<std::uint32_t>(options.chunk_tokens), &transport::group(),
-                                         options.model.precision()};
+    engine::Options engine_options{static_cast<int>(options.model.threads), storage.dtype,
+                                   static_cast<std::uint32_t>(options.chunk_tokens), &transport::group(),
+                                   options.model.precision()};
+    engine_options.kv_codecs = storage.codecs;
     HETERO_TRY(auto session, engine::Session::create(loaded.model, engine_options, window));
 
     const auto start = std::chrono::steady_clock::now();

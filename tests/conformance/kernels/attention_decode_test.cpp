@@ -209,6 +209,20 @@ struct Problem {
         return out;
     }
 
+    // The same by prefill's kernel.
+    [[nodiscard]] Guarded<float> run_prefill(const Ops& ops) const {
+        Guarded<float> out(shape.heads * shape.dims_v, 1);
+        AttentionArgs all = args;
+        all.out = out.data();
+        all.out_head_stride = shape.dims_v;
+        all.kv_tokens = shape.keys;
+        all.first_position = shape.keys - 1;
+        all.window = shape.keys - shape.begin;
+        ops.attention(all);
+        CHECK(out.intact());
+        return out;
+    }
+
     [[nodiscard]] std::size_t beyond_bound(const Guarded<float>& out) const {
         std::size_t far = 0;
         for (std::size_t head = 0; head < shape.heads; ++head) {
@@ -260,6 +274,7 @@ void check(const Coding& k, const Coding& v, const Shape& shape, Random& random)
              shape.dims_k, " ", shape.dims_v, ", heads ", shape.heads, ", span ", shape.span);
         const auto out = p.run(*ops);
         CHECK(p.beyond_bound(out) == 0);
+        CHECK(p.beyond_bound(p.run_prefill(*ops)) == 0);
         if (ops == &scalar()) continue;
         if (vectors) CHECK(count_differing(out, *vectors) == 0);  // they agree bit for bit
         vectors = out;

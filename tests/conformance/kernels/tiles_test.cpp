@@ -7,6 +7,7 @@
 #include "inputs.h"
 #include "kernels/ref/half.h"
 #include "kernels/ref/ref.h"
+#include "support/kv_pages.h"
 
 using namespace hetero::kernels;
 using namespace hetero::test;
@@ -223,6 +224,164 @@ TEST_CASE("a product has the same bits among any tokens and in any range of rows
                     }
                     CHECK(wrong == 0);
                 }
+            }
+        }
+    }
+}
+
+namespace {
+
+struct Attention {
+    DType type = DType::f16;
+    std::size_t heads = 3, dim_k = 64, dim_v = 64, queries = 1, keys = 1, window = 0;
+    float softcap = 0;
+};
+
+struct Problem {
+    Attention shape;
+    std::vector<float> q, k, v;  // k and v as the cache has them
+    KvPages k_pages, v_pages;
+
+    Problem(const Attention& s, Random& random)
+        : shape(s),
+          q(values(s.queries * s.heads * s.dim_k, random)),
+          k(values(s.keys * s.dim_k, random)),
+          v(values(s.keys * s.dim_v, random)),
+          k_pages(s.type, stored(s.type, k), s.dim_k),
+          v_pages(s.type, stored(s.type, v), s.dim_v) {}
+
+    static std::vector<float> values(std::size_t n, Random& random) {
+        std::vector<float> x(n);
+        fill_normal(x, random, 1.5F);
+        return x;
+    }
+    // The bytes, and x rounded to what they hold.
+    static std::vector<std::uint8_t> stored(DType type, std::vector<float>& x) {
+        std::vector<std::uint8_t> bytes(dtype_bytes(type, x.size()));
+        auto* halves = reinterpret_cast<std::uint16_t*>(bytes.data());
+        if (type == DType::f32) std::memcpy(bytes.data(), x.data(), bytes.size());
+        if (type == DType::f16) scalar().f32_to_f16(x.data(), halves, x.size());
+        if (type == DType::bf16) scalar().f32_to_bf16(x.data(), halves, x.size());
+        if (type == DType::f16) scalar().f16_to_f32(halves, x.data(), x.size());
+        if (type == DType::bf16) scalar().bf16_to_f32(halves, x.data(), x.size());
+        return bytes;
+    }
+
+    // Queries [begin, end), as [query][head][dim], a gap of 2 after each query.
+    [[nodiscard]] Guarded<float> run(const TileOps& ops, std::size_t begin, std::size_t end) const {
+        const Attention& s = shape;
+        Guarded<float> out((end - begin) * (s.heads * s.dim_v + 2), 1);
+        AttentionArgs args;
+        args.q = q.data() + begin * s.heads * s.dim_k;
+        args.q_stride = s.heads * s.dim_k;
+        args.q_head_stride = s.dim_k;
+        args.k = k_pages.view();
+        args.v = v_pages.view();
+        args.out = out.data();
+        args.out_stride = s.heads * s.dim_v + 2;
+        args.out_head_stride = s.dim_v;
+        args.n_heads = s.heads;
+        args.n_queries = end - begin;
+        args.first_position = s.keys - s.queries + begin;
+        args.kv_tokens = s.keys - s.queries + end;
+        args.window = s.window;
+        args.head_dim_k = s.dim_k;
+        args.head_dim_v = s.dim_v;
+        args.scale = 1 / std::sqrt(static_cast<float>(s.dim_k));
+        args.softcap = s.softcap;
+        ops.attention(args);
+        CHECK(out.intact());
+        return out;
+    }
+
+    // Outputs of a query and head beyond the bound.
+    [[nodiscard]] std::size_t beyond_bound(const float* out, std::size_t query, std::size_t head) const {
+        const Attention& s = shape;
+        const float* x = q.data() + (query * s.heads + head) * s.dim_k;
+        const std::size_t end = s.keys - s.queries + query + 1,
+                          begin = s.window != 0 && end > s.window ? end - s.window : 0;
+        const double scale = static_cast<double>(1 / std::sqrt(static_cast<float>(s.dim_k)));
+        std::vector<double> p(end);
+        double q2 = 0, k2 = 0, top = -1e300, largest = 0, sum = 0;
+        for (std::size_t d = 0; d < s.dim_k; ++d) q2 += static_cast<double>(x[d]) * static_cast<double>(x[d]);
+        for (std::size_t key = begin; key < end; ++key) {
+            double dot = 0, own = 0;
+            for (std::size_t d = 0; d < s.dim_k; ++d) {
+                const double value = k[key * s.dim_k + d];
+                dot += static_cast<double>(x[d]) * value;
+                own += value * value;
+            }
+            p[key] = dot * scale;
+            if (s.softcap > 0)
+                p[key] = static_cast<double>(s.softcap) * std::tanh(p[key] / static_cast<double>(s.softcap));
+            top = std::max(top, p[key]);
+            largest = std::max(largest, std::fabs(dot * scale));
+            k2 = std::max(k2, own);
+        }
+        for (std::size_t key = begin; key < end; ++key) sum += p[key] = std::exp(p[key] - top);
+        const double e =
+            std::sqrt(q2 * k2) * scale * (0x1p-14 + (2 * std::sqrt(static_cast<double>(s.dim_k)) + 8) * 0x1p-24) +
+            (4 * largest + 8 * static_cast<double>(s.softcap)) * 0x1p-24;
+        std::size_t far = 0;
+        double v_max = 0;
+        for (const float value : v) v_max = std::max(v_max, std::fabs(static_cast<double>(value)));
+        for (std::size_t d = 0; d < s.dim_v; ++d) {
+            double y = 0;
+            for (std::size_t key = begin; key < end; ++key)
+                y += p[key] / sum * static_cast<double>(v[key * s.dim_v + d]);
+            far += !(std::fabs(static_cast<double>(out[d]) - y) <= (2 * e + 0x1p-7) * v_max);
+        }
+        return far;
+    }
+};
+
+const std::vector<Attention>& attentions() {
+    static const std::vector<Attention> all = {
+        {.queries = 1, .keys = 1},
+        {.queries = 40, .keys = 40},
+        {.queries = 70, .keys = 200},
+        {.type = DType::bf16, .heads = 1, .queries = 33, .keys = 129},
+        {.type = DType::f32, .heads = 2, .dim_k = 40, .dim_v = 24, .queries = 20, .keys = 100},
+        {.heads = 4, .dim_k = 128, .dim_v = 128, .queries = 17, .keys = 90, .window = 30},
+        {.dim_k = 33, .dim_v = 81, .queries = 130, .keys = 300, .window = 64, .softcap = 5},
+        {.heads = 5, .dim_k = 576, .dim_v = 512, .queries = 40, .keys = 70},
+    };
+    return all;
+}
+
+}  // namespace
+
+TEST_CASE("attention in tiles, within its bound") {
+    Random random(35);
+    for (const Attention& shape : attentions()) {
+        const Problem problem(shape, random);
+        for (const TileOps* ops : runnable_tile_ops()) {
+            INFO(ops->name, " dims ", shape.dim_k, " ", shape.dim_v, " keys ", shape.keys);
+            const auto out = problem.run(*ops, 0, shape.queries);
+            std::size_t far = 0;
+            for (std::size_t query = 0; query < shape.queries; ++query)
+                for (std::size_t head = 0; head < shape.heads; ++head)
+                    far += problem.beyond_bound(
+                        out.data() + query * (shape.heads * shape.dim_v + 2) + head * shape.dim_v, query, head);
+            CHECK(far == 0);
+        }
+    }
+}
+
+TEST_CASE("attention in tiles has the same bits for a query alone and among others") {
+    Random random(36);
+    for (const Attention& shape : attentions()) {
+        const Problem problem(shape, random);
+        const std::size_t stride = shape.heads * shape.dim_v + 2;
+        for (const TileOps* ops : runnable_tile_ops()) {
+            INFO(ops->name, " dims ", shape.dim_k, " ", shape.dim_v, " keys ", shape.keys);
+            const auto whole = problem.run(*ops, 0, shape.queries);
+            for (std::size_t begin = 0, step = 1; begin < shape.queries; begin += step, step = step * 2 + 1) {
+                const std::size_t end = std::min(begin + step, shape.queries);
+                const auto part = problem.run(*ops, begin, end);
+                std::size_t wrong = 0;
+                for (std::size_t i = 0; i < part.size(); ++i) wrong += !same(part[i], whole[begin * stride + i]);
+                CHECK(wrong == 0);
             }
         }
     }

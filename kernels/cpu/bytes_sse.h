@@ -28,5 +28,17 @@ HETERO_INLINE U8x16 join_nibbles(U8x16 first, U8x16 second) {
     return _mm_packus_epi16(_mm_maddubs_epi16(first, weights), _mm_maddubs_epi16(second, weights));
 }
 
+// Of eight words: the smallest of unsigned ones is what there is an instruction for.
+HETERO_INLINE int largest_word(__m128i v) {
+    const __m128i turn = _mm_set1_epi16(0x7fff);
+    return static_cast<short>(_mm_cvtsi128_si32(_mm_minpos_epu16(_mm_xor_si128(v, turn))) ^ 0x7fff);
+}
+HETERO_INLINE int smallest_word(__m128i v) {
+    const __m128i turn = _mm_set1_epi16(static_cast<short>(0x8000));
+    return static_cast<short>(_mm_cvtsi128_si32(_mm_minpos_epu16(_mm_xor_si128(v, turn))) ^ 0x8000);
+}
+
+HETERO_INLINE void stream_end() { _mm_sfence(); }  // after stream_line()
+
 }  // namespace
 }  // namespace hetero::kernels::HETERO_ISA

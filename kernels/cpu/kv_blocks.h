@@ -59,14 +59,6 @@ HETERO_INLINE void prefetch(const Byte* p) { __builtin_prefetch(p + kReadAhead);
 constexpr std::size_t kWords = 32, kBatch = 64;
 
 // 16-bit floats with a sign: as integers they have the order of their values once the negative ones are reversed.
-HETERO_INLINE int largest_word(__m128i v) {
-    const __m128i turn = _mm_set1_epi16(0x7fff);  // the smallest of unsigned words is what there is an instruction for
-    return static_cast<short>(_mm_cvtsi128_si32(_mm_minpos_epu16(_mm_xor_si128(v, turn))) ^ 0x7fff);
-}
-HETERO_INLINE int smallest_word(__m128i v) {
-    const __m128i turn = _mm_set1_epi16(static_cast<short>(0x8000));
-    return static_cast<short>(_mm_cvtsi128_si32(_mm_minpos_epu16(_mm_xor_si128(v, turn))) ^ 0x8000);
-}
 HETERO_INLINE std::uint16_t bits_of_order(int order) {
     return static_cast<std::uint16_t>(order < 0 ? order ^ 0x7fff : order);
 }
@@ -98,11 +90,11 @@ bool extremes_of_words(const KvValues& x, float* mins, float* maxs) {
                 if (!Magnitude) a = min(a, v);
                 b = max(b, v);
             }
-            const int largest = largest_word(fold_max(b));
+            const int largest = largest_word(b);
             highest = largest > highest ? largest : highest;
             high[row] = bits_of_order(largest);
             if (Magnitude) continue;
-            const int smallest = smallest_word(fold_min(a));
+            const int smallest = smallest_word(a);
             lowest = smallest < lowest ? smallest : lowest;
             low[row] = bits_of_order(smallest);
         }
@@ -179,7 +171,7 @@ bool column_extremes_of_words(const KvValues& x, std::size_t column, std::size_t
         for (int j = 0; j < N; ++j) store_i16(words + kWords * j, negative_reversed(low[j]));
         T::widen(words, mins + column, n);
     }
-    return largest_word(fold_max(highest)) < T::kInfinity && smallest_word(fold_min(lowest)) >= -T::kInfinity;
+    return largest_word(highest) < T::kInfinity && smallest_word(lowest) >= -T::kInfinity;
 }
 
 template <class T, bool Magnitude>
@@ -457,7 +449,7 @@ bool dequantize_as(const std::uint8_t* q, std::size_t q_stride, const float* sca
                 s = load(scale + i);
                 if (zero_point != nullptr) z = load(zero_point + i);
             }
-            const F32x16 value = value_of(load_bytes(q + i), s, z);
+            const F32x16 value = value_of(bytes_load(q + i), s, z);
             T::put(out + i * T::kBytes, value);
             largest = max_abs(largest, value);
             if (Error) worst = max_abs(worst, T::get(out + i * T::kBytes) - value);
@@ -470,7 +462,7 @@ bool dequantize_as(const std::uint8_t* q, std::size_t q_stride, const float* sca
             s = load(scale + i, n);
             if (zero_point != nullptr) z = load(zero_point + i, n);
         }
-        const F32x16 value = where_between(0, n, value_of(load_bytes(last), s, z), zero());
+        const F32x16 value = where_between(0, n, value_of(bytes_load(last), s, z), zero());
         T::put(stored, value);
         std::memcpy(out + i * T::kBytes, stored, n * T::kBytes);
         largest = max_abs(largest, value);
@@ -550,7 +542,7 @@ void copy_streaming(void* to, const void* from, std::size_t bytes) {
     std::size_t i = head;
     for (; i + line <= bytes; i += line) stream_line(out + i, in + i);
     if (i < bytes) std::memcpy(out + i, in + i, bytes - i);
-    _mm_sfence();
+    stream_end();
 }
 
 }  // namespace

@@ -56,7 +56,13 @@ struct Packing {
             }
         }
         for (; n >= 16; n -= 8, codes += 8, packed += Bits) {  // whole words are read, the next one's bits among them
-            std::memcpy(&word, packed, Bits > 4 ? 8 : 4);
+            if constexpr (Bits > 4) {
+                std::memcpy(&word, packed, 8);
+            } else {
+                std::uint32_t half = 0;
+                std::memcpy(&half, packed, 4);
+                word = half;
+            }
             word = unpack(word, is_signed);
             std::memcpy(codes, &word, 8);
         }

@@ -198,13 +198,13 @@ HETERO_INLINE I16x32 negative_reversed(I16x32 v) {  // the lower 15 bits turned 
     }
     return v;
 }
-HETERO_INLINE __m128i fold_max(I16x32 v) {
+HETERO_INLINE int largest_word(I16x32 v) {
     const __m256i m = _mm256_max_epi16(v.part[0], v.part[1]);
-    return _mm_max_epi16(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1));
+    return largest_word(_mm_max_epi16(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1)));
 }
-HETERO_INLINE __m128i fold_min(I16x32 v) {
+HETERO_INLINE int smallest_word(I16x32 v) {
     const __m256i m = _mm256_min_epi16(v.part[0], v.part[1]);
-    return _mm_min_epi16(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1));
+    return smallest_word(_mm_min_epi16(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1)));
 }
 
 // 64 bytes past the caches; `to` is a multiple of 64.

@@ -95,6 +95,7 @@ HETERO_INLINE Part part_min(Part a, Part b) { return vbslq_f32(vcltq_f32(a, b), 
 HETERO_INLINE F32x16 max(F32x16 a, F32x16 b) { return HETERO_BY_PART(F32x16, part_max, a, b); }
 HETERO_INLINE F32x16 min(F32x16 a, F32x16 b) { return HETERO_BY_PART(F32x16, part_min, a, b); }
 HETERO_INLINE F32x16 abs(F32x16 a) { return HETERO_BY_PART(F32x16, vabsq_f32, a); }
+HETERO_INLINE F32x16 max_abs(F32x16 a, F32x16 b) { return max(abs(a), abs(b)); }  // of the magnitudes
 HETERO_INLINE Part part_copy_sign(Part magnitude, Part sign) {
     return vbslq_f32(vdupq_n_u32(0x80000000), sign, magnitude);
 }
@@ -183,6 +184,56 @@ HETERO_INLINE F32x16 lookup(F32x16 table, I32x16 index) {
     }
     return out;
 }
+// Codes: integers of 0 to 255, or -128 to 127 where Signed, as bytes. N is 1, 2 or 4.
+template <bool Signed, int N>
+HETERO_INLINE void store_codes(std::uint8_t* q, const I32x16* v) {
+#pragma GCC unroll 4
+    for (int j = 0; j < N; ++j) bytes_store(q + kLanes * static_cast<std::size_t>(j), narrow(v[j]));
+}
+
+// 32 words of 16 bits.
+struct I16x32 {
+    int16x8_t part[4];
+};
+HETERO_INLINE I16x32 splat_i16(int x) {
+    const int16x8_t v = vdupq_n_s16(static_cast<std::int16_t>(x));
+    return {{v, v, v, v}};
+}
+HETERO_INLINE I16x32 load_i16(const void* p) {
+    const auto* bytes = static_cast<const std::uint8_t*>(p);
+    I16x32 v;
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) v.part[i] = vreinterpretq_s16_u8(vld1q_u8(bytes + 16 * i));
+    return v;
+}
+HETERO_INLINE void store_i16(void* p, I16x32 v) {
+    auto* bytes = static_cast<std::uint8_t*>(p);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) vst1q_u8(bytes + 16 * i, vreinterpretq_u8_s16(v.part[i]));
+}
+HETERO_INLINE I16x32 max(I16x32 a, I16x32 b) { return HETERO_BY_PART(I16x32, vmaxq_s16, a, b); }
+HETERO_INLINE I16x32 min(I16x32 a, I16x32 b) { return HETERO_BY_PART(I16x32, vminq_s16, a, b); }
+HETERO_INLINE I16x32 without_sign(I16x32 v) {
+    const I16x32 mask = splat_i16(0x7fff);
+    return HETERO_BY_PART(I16x32, vandq_s16, v, mask);
+}
+HETERO_INLINE int16x8_t part_negative_reversed(int16x8_t v) {
+    return veorq_s16(v, vandq_s16(vshrq_n_s16(v, 15), vdupq_n_s16(0x7fff)));
+}
+HETERO_INLINE I16x32 negative_reversed(I16x32 v) {  // the lower 15 bits turned where the highest is set
+    return HETERO_BY_PART(I16x32, part_negative_reversed, v);
+}
+HETERO_INLINE int largest_word(I16x32 v) {
+    return vmaxvq_s16(vmaxq_s16(vmaxq_s16(v.part[0], v.part[1]), vmaxq_s16(v.part[2], v.part[3])));
+}
+HETERO_INLINE int smallest_word(I16x32 v) {
+    return vminvq_s16(vminq_s16(vminq_s16(v.part[0], v.part[1]), vminq_s16(v.part[2], v.part[3])));
+}
+
+// 64 bytes; stores past the caches are left to the memory system here.
+HETERO_INLINE void stream_line(void* to, const void* from) { std::memcpy(to, from, 64); }
+HETERO_INLINE void stream_end() {}
+
 // Byte j is `value` where bit j of `bits` is set, else 0.
 HETERO_INLINE U8x16 expand_bits(std::uint16_t bits, char value) {
     const U8x16 spread =

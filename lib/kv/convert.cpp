@@ -226,6 +226,15 @@ std::uint64_t stored_bytes(const Part& part) {
     return bytes;
 }
 
+// Which kind of conversion this is.
+Result<PartCounts::Count> count_of(const Scheme& from, const Scheme& to) {
+    if (same_storage(from, to)) return &PartCounts::kept;
+    if (conversion_is_exact(from, to)) return &PartCounts::exact;
+    HETERO_TRY(const Codec* in, codec_of(from));
+    HETERO_TRY(const Codec* out, codec_of(to, Errc::usage));
+    return in->quantized() && out->quantized() ? &PartCounts::requantized : &PartCounts::lossy;
+}
+
 // The output's header, or why the conversion is refused.
 Result<Header> converted_header(const Header& in, std::span<const Scheme> k, std::span<const Scheme> v, bool requantize,
                                 const ProvenanceEntry& entry) {
@@ -244,7 +253,7 @@ Result<Header> converted_header(const Header& in, std::span<const Scheme> k, std
             HETERO_CHECK(to->check(wanted.params, shape_of(in, 0, id).head_dim));
             if (same_storage(schemes[layer], wanted)) continue;
             HETERO_TRY(const Codec* from, codec_of(schemes[layer]));
-            if (from->quantized() && to->quantized() && !requantize) {
+            if (from->quantized() && to->quantized() && !requantize && !conversion_is_exact(schemes[layer], wanted)) {
                 return fail(
                     Errc::usage,
                     "layer {}, {}: already quantized ({}); quantizing again adds error to error: start from the "
@@ -307,8 +316,12 @@ Result<Part> encode_part(const Header& header, const Scheme& scheme, std::uint64
 }
 
 bool conversion_is_exact(const Scheme& from, const Scheme& to) {
-    // Every codec decodes to binary32. vLLM's has no scale but 1, and f16 holds all that e4m3 does.
-    return same_storage(from, to) || to.codec == "f32" || (from.codec == "compat:vllm_fp8" && to.codec == "f16");
+    if (same_storage(from, to) || to.codec == "f32") return true;  // every codec decodes to binary32
+    if (from.keeps_rows() && kernels::dtype_info(from.source_dtype).name != to.codec) return false;
+    // vLLM's has no scale but 1, and f16 and bf16 hold all that e4m3 does. Codes of int2 are -1, 0 and 1.
+    if (from.codec == "compat:vllm_fp8") return to.codec == "f16" || to.codec == "bf16";
+    return from.codec == "int2" && from.params.symmetric && from.params.scale_dtype == DType::f16 &&
+           !from.params.hadamard && to.codec == "f16";
 }
 
 Result<ConvertReport> convert_state(Source& in, Sink& out, const Scheme& k, const Scheme& v, bool requantize,
@@ -334,7 +347,8 @@ Result<ConvertReport> convert_state(Source& in, Sink& out, std::span<const Schem
                     report.bytes_in += stored_bytes(part);
                     values += from.stored_tokens(s, layer) * from.stored_heads() * from.identity.head_dim(id);
                     const Scheme& scheme = header.scheme(layer, id);
-                    report.exact = report.exact && conversion_is_exact(part.scheme, scheme);
+                    HETERO_TRY(const PartCounts::Count count, count_of(part.scheme, scheme));
+                    ++(report.parts.*count);
                     if (!same_storage(part.scheme, scheme)) {
                         auto converted = converter.convert(from, part, scheme, from.stored_tokens(s, layer), id,
                                                            from.first_token(s, layer));

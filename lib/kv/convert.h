@@ -20,12 +20,25 @@ Result<Part> encode_part(const Header& header, const Scheme& scheme, std::uint64
 // holds all that the codec decodes to.
 [[nodiscard]] bool conversion_is_exact(const Scheme& from, const Scheme& to);
 
+// How the parts of a state were converted.
+struct PartCounts {
+    std::uint64_t kept = 0;         // passed on bit for bit
+    std::uint64_t exact = 0;        // to what holds every value of before
+    std::uint64_t lossy = 0;        // rounded once
+    std::uint64_t requantized = 0;  // from quantized to quantized: the errors of both add up
+    using Count = std::uint64_t PartCounts::*;
+    [[nodiscard]] const char* text() const noexcept {  // of the worst: "exact", "lossy" or "requantized"
+        return requantized != 0 ? "requantized" : lossy != 0 ? "lossy" : "exact";
+    }
+};
+
 struct ConvertReport {
     std::uint64_t bytes_in = 0, bytes_out = 0;  // payload: values, scales, zeros
     double bits_per_value = 0;                  // of the output, scales and zeros counted; 0 where there are no values
-    double seconds = 0;        // of decoding and encoding alone: the busiest thread's, summed over the parts
+    double seconds = 0;        // of decoding, encoding and measuring the error: the busiest thread's, over all parts
     double max_abs_error = 0;  // |decoded output - decoded input|
-    bool exact = true;         // every part was converted without loss, as conversion_is_exact has it
+    PartCounts parts;
+    [[nodiscard]] bool exact() const noexcept { return parts.lossy + parts.requantized == 0; }
 };
 
 // Streams `in` to `out` with the given schemes, one for each layer; their source_dtype is filled in from the input. A

@@ -3,6 +3,7 @@
 #include "common/models.h"
 #include "common/sources.h"
 #include "common/tool.h"
+#include "inspect.h"
 #include "kv/canonical.h"
 #include "kv/convert.h"
 #include "kv/precision_plan.h"
@@ -14,10 +15,10 @@ using namespace hetero::tool;
 namespace {
 
 struct QuantizeOptions {
-    std::string input, output, k, v, preset, plan, dtype, axis = "token", scale_dtype = "f16";
+    std::string input, output, k, v, preset, plan, dtype, codecs, axis = "token", scale_dtype = "f16";
     std::uint64_t group = 0, sinks = 0, window = 0;
     std::vector<std::string> sequences;
-    bool symmetric = false, asymmetric = false, requantize = false;
+    bool symmetric = false, asymmetric = false, requantize = false, inspect = false;
     std::uint64_t threads = 0;
     TransferOptions transfer;
 };
@@ -209,13 +210,35 @@ Status quantize(Tool& tool, const QuantizeOptions& options) {
     report["bytes_out"] = converted->bytes_out;
     report["ratio"] = number(ratio);
     report["max_abs_error"] = number(converted->max_abs_error);
-    report["exact"] = converted->exact;
+    report["exact"] = converted->exact();
+    report["conversion"] = converted->parts.text();
+    report["parts"] = {{"kept", converted->parts.kept},
+                       {"exact", converted->parts.exact},
+                       {"lossy", converted->parts.lossy},
+                       {"requantized", converted->parts.requantized}};
     report["seconds"] = number(converted->seconds);
     report["gb_per_s"] = number(rate);
     tool.note("{}: {} -> {} bytes ({:.3f} x), {:.2f} bits per value, {}, {:.3f} GB/s", description, converted->bytes_in,
               converted->bytes_out, ratio, converted->bits_per_value,
-              converted->exact ? "exact" : fmt::format("max |error| {:.6g}", converted->max_abs_error), rate);
+              converted->exact()
+                  ? "exact"
+                  : fmt::format("{}, max |error| {:.6g}", converted->parts.text(), converted->max_abs_error),
+              rate);
     return {};
+}
+
+Status inspect(Tool& tool, const QuantizeOptions& options) {
+    for (const char* name : {"output", "k", "v", "preset", "plan", "dtype", "sinks", "window", "requantize"}) {
+        if (tool.options().on_command_line(name))
+            return fail(Errc::usage, "--{} has no meaning with --inspect, which writes no state", name);
+    }
+    HETERO_TRY(const std::vector<quant::Spec> codecs, inspected_codecs(options.codecs));
+    HETERO_TRY(const Endpoints endpoints, prepare_endpoints(tool, {options.input}, {}, options.transfer));
+    HETERO_TRY(auto opened, open_source(tool, endpoints.inputs.front(), options.transfer.transport(tool), "inspect"));
+    HETERO_TRY(const auto source, select_sequences(std::move(opened.source), options.sequences));
+    HETERO_TRY(const auto parts, kv::inspect_state(*source, codecs, static_cast<int>(options.threads)));
+    tool.report().update(to_json(parts));
+    return tool.json() ? Status{} : tool.print(to_text(parts));
 }
 
 }  // namespace
@@ -261,9 +284,17 @@ int main(int argc, char** argv) {
         .setting = true;
     table.integer("--window", "N", &options.window, 0, 4096, "last tokens kept as they are").setting = true;
     table.flag("--requantize", &options.requantize, "allow quantized to quantized, which adds up errors");
+    table.heading("Inspection");
+    table.flag("--inspect", &options.inspect,
+               "write no state: report ranges, outlier channels, what codecs would lose");
+    table.text("--codecs", "SPECS", &options.codecs, "those to try, with commas between them");
     table.heading("Running");
     add_dry_run_option(table, options.transfer, "convert and report, but write nothing");
     add_thread_option(table, &options.threads);
     add_transfer_options(table, options.transfer);
-    return tool.run(argc, argv, [&] { return quantize(tool, options); });
+    return tool.run(argc, argv, [&]() -> Status {
+        if (options.inspect) return inspect(tool, options);
+        if (table.on_command_line("codecs")) return fail(Errc::usage, "--codecs goes with --inspect");
+        return quantize(tool, options);
+    });
 }

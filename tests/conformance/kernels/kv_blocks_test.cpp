@@ -20,7 +20,11 @@ std::size_t bytes_of(DType type) { return type == DType::f32 ? 4 : 2; }
 // values that these are.
 struct Block {
     Block(DType dtype, std::size_t n_rows, std::size_t length, std::size_t gap, std::size_t skew)
-        : type(dtype), rows(n_rows), n(length), stride(n + gap), bytes(rows * stride * bytes_of(type), skew * bytes_of(type)) {
+        : type(dtype),
+          rows(n_rows),
+          n(length),
+          stride(n + gap),
+          bytes(rows * stride * bytes_of(type), skew * bytes_of(type)) {
         for (std::size_t i = 0; i < rows * stride; ++i) set(i, std::numeric_limits<float>::quiet_NaN());
     }
     void set(std::size_t i, float value) {
@@ -226,36 +230,45 @@ TEST_CASE("codes and values of rows and columns, from and to every type") {
                     if (rows > 3 && n % 7 != 0) continue;
                     INFO(ops->name, " type ", static_cast<int>(type), " n ", n, " rows ", rows);
                     Block x(type, rows, n, 5, 1);
-                    x.fill([&](std::size_t r, std::size_t) { return value_for(random, r + 1); });
+                    // Values within the codes of their scale: f16 scales, which have a way of their own, and others, to
+                    // where their reciprocal is infinite.
                     const std::size_t count = std::max(rows, n), q_stride = n + 9;
-                    Guarded<float> scale(count, 3), zero(count, 1);
-                    for (std::size_t c = 0; c < count; ++c) {
-                        scale[c] = c % 9 == 4 ? 0 : std::fabs(random.normal()) / 20 + 1e-6F;
-                        if (c % 23 == 22) scale[c] = 1e-38F;  // its reciprocal is too large
-                        zero[c] = c % 2 == 0 ? 0 : random.normal();
-                    }
-                    for (const auto& [low, high] : {std::pair{-127, 127}, {0, 255}, {-7, 7}, {0, 3}})
-                        for (const bool with_zero : {true, false}) {
+                    for (const int kind : {0, 1, 2})
+                        for (const bool is_signed : {true, false}) {
+                            const bool with_zero = kind != 0;
+                            Guarded<float> scale(count, 3), zero(count, 1);
+                            const float one = kind == 2 ? 1e-38F : std::fabs(random.normal()) / 20 + 1e-3F;
+                            for (std::size_t c = 0; c < count; ++c) {
+                                scale[c] = c % 9 == 4 ? 0 : one * (1 + static_cast<float>(c % 4) / 16);
+                                std::uint16_t half = 0;
+                                scalar().f32_to_f16(&scale[c], &half, 1);
+                                if (kind == 0) scale[c] = kernels::f16_value(half);
+                                zero[c] = c % 2 == 0 || kind == 2 ? 0 : one * 3;
+                            }
                             const float* z = with_zero ? zero.data() : nullptr;
+                            x.fill([&](std::size_t, std::size_t) {
+                                const double code = is_signed ? random.uniform(-115, 115) : random.uniform(7, 230);
+                                return one * static_cast<float>(random.bits() % 4 == 0 ? std::floor(code) + 0.5 : code);
+                            });
                             const auto check = [&](auto quantize, auto want_quantize, auto dequantize,
                                                    auto want_dequantize) {
                                 Guarded<std::uint8_t> q(rows * q_stride, 5), want_q(rows * q_stride);
                                 float error = 0.5F, want_error = 0.5F;
-                                quantize(x.values(), scale.data(), z, low, high, q.data(), q_stride, &error);
-                                want_quantize(x.values(), scale.data(), z, low, high, want_q.data(), q_stride,
+                                quantize(x.values(), scale.data(), z, is_signed, q.data(), q_stride, &error);
+                                want_quantize(x.values(), scale.data(), z, is_signed, want_q.data(), q_stride,
                                               &want_error);
                                 CHECK(count_differing(q, want_q) == 0);
                                 CHECK(q.intact());
                                 CHECK(error == want_error);
                                 Guarded<std::uint8_t> again(rows * q_stride, 2);
-                                quantize(x.values(), scale.data(), z, low, high, again.data(), q_stride, nullptr);
+                                quantize(x.values(), scale.data(), z, is_signed, again.data(), q_stride, nullptr);
                                 CHECK(count_differing(again, want_q) == 0);
                                 for (const DType to : kTypes) {
                                     Block y(to, rows, n, 2, 1), want(to, rows, n, 2, 1);
                                     error = want_error = 0;
                                     const bool fits =
-                                        dequantize(q.data(), q_stride, low < 0, scale.data(), z, y.output(), &error);
-                                    CHECK(fits == want_dequantize(q.data(), q_stride, low < 0, scale.data(), z,
+                                        dequantize(q.data(), q_stride, is_signed, scale.data(), z, y.output(), &error);
+                                    CHECK(fits == want_dequantize(q.data(), q_stride, is_signed, scale.data(), z,
                                                                   want.output(), &want_error));
                                     CHECK(fits);
                                     CHECK(count_differing(y.bytes, want.bytes) == 0);
@@ -279,12 +292,16 @@ TEST_CASE("codes beside the middle of two integers are those of the division") {
         for (const float zero : {0.0F, -17 * scale, 1.1F})
             for (const auto& [low, high] : {std::pair{-127, 127}, {0, 255}}) {
                 std::vector<float> x;
-                for (int code = low - 2; code <= high + 2; ++code) {
+                for (int code = low; code < high; ++code) {
                     const float tie = (static_cast<float>(code) + 0.5F) * scale + zero;
                     float around = std::nextafter(std::nextafter(std::nextafter(tie, -INFINITY), -INFINITY), -INFINITY);
-                    for (int step = 0; step < 7; ++step, around = std::nextafter(around, INFINITY)) x.push_back(around);
+                    for (int step = 0; step < 7; ++step, around = std::nextafter(around, INFINITY)) {
+                        const float quotient = (around - zero) / scale;  // where zero is large, steps of x are, too
+                        if (quotient > static_cast<float>(low) && quotient < static_cast<float>(high))
+                            x.push_back(around);
+                    }
                 }
-                if (!std::isfinite(x.front()) || !std::isfinite(x.back())) continue;
+                if (x.empty() || !std::isfinite(x.front()) || !std::isfinite(x.back())) continue;
                 // As one row, and as columns that all have this scale.
                 const KvValues block{DType::f32, x.data(), 1, x.size(), x.size()};
                 const std::vector<float> scale_of_all(x.size(), scale), zero_of_all(x.size(), zero);
@@ -296,33 +313,45 @@ TEST_CASE("codes beside the middle of two integers are those of the division") {
                 }
                 for (const Ops* ops : runnable_backends()) {
                     INFO(ops->name, " scale ", scale, " zero ", zero);
-                    ops->quantize_rows(block, &scale, &zero, low, high, got.data(), 0, nullptr);
+                    ops->quantize_rows(block, &scale, &zero, low < 0, got.data(), 0, nullptr);
                     CHECK(count_differing(got, want) == 0);
-                    ops->quantize_columns(block, scale_of_all.data(), zero_of_all.data(), low, high, got.data(), 0,
+                    ops->quantize_columns(block, scale_of_all.data(), zero_of_all.data(), low < 0, got.data(), 0,
                                           nullptr);
                     CHECK(count_differing(got, want) == 0);
                 }
             }
 }
 
-// Every f16 value against a range of f16 scales: what a state of f16 can hold.
-TEST_CASE("every f16 gets the code of the division") {
-    std::vector<std::uint16_t> x;
-    for (std::uint32_t bits = 0; bits < 0x10000; ++bits)
-        if ((bits & 0x7C00) != 0x7C00) x.push_back(static_cast<std::uint16_t>(bits));
-    std::vector<float> wide(x.size());
-    scalar().f16_to_f32(x.data(), wide.data(), x.size());
-    std::vector<std::uint8_t> got(x.size()), want(x.size());
-    const KvValues block{DType::f16, x.data(), 1, x.size(), x.size()};
-    for (std::uint32_t bits = 1; bits < 0x7C00; bits += 613) {
-        const float scale = kernels::f16_value(static_cast<std::uint16_t>(bits));
-        for (std::size_t i = 0; i < x.size(); ++i)
-            want[i] = static_cast<std::uint8_t>(
-                static_cast<int>(std::clamp(std::nearbyint(wide[i] / scale), -127.0F, 127.0F)));
-        for (const Ops* ops : runnable_backends()) {
-            INFO(ops->name, " scale ", scale);
-            ops->quantize_rows(block, &scale, nullptr, -127, 127, got.data(), 0, nullptr);
-            CHECK(count_differing(got, want) == 0);
+// Every value of 16 bits that a code of a scale can stand for, with scales from the smallest to the largest f16.
+TEST_CASE("every f16 and bf16 gets the code of the division") {
+    for (const DType type : {DType::f16, DType::bf16}) {
+        std::vector<std::uint16_t> bits, x;
+        std::vector<float> wide, all(0x10000);
+        for (std::uint32_t i = 0; i < 0x10000; ++i) bits.push_back(static_cast<std::uint16_t>(i));
+        (type == DType::f16 ? scalar().f16_to_f32 : scalar().bf16_to_f32)(bits.data(), all.data(), bits.size());
+        std::vector<std::uint32_t> scales;
+        for (std::uint32_t i = 1; i < 0x7C00; i += i < 64 ? 1 : 211) scales.push_back(i);
+        for (const std::uint32_t scale_bits : scales) {
+            const float scale = kernels::f16_value(static_cast<std::uint16_t>(scale_bits));
+            x.clear();
+            wide.clear();
+            for (std::size_t i = 0; i < all.size(); ++i) {
+                if (!(std::fabs(all[i]) <= 127 * scale)) continue;
+                x.push_back(bits[i]);
+                wide.push_back(all[i]);
+            }
+            std::vector<std::uint8_t> got(x.size()), columns(x.size()), want(x.size());
+            for (std::size_t i = 0; i < x.size(); ++i)
+                want[i] = static_cast<std::uint8_t>(static_cast<int>(std::nearbyint(wide[i] / scale)));
+            const KvValues block{type, x.data(), 1, x.size(), x.size()};
+            const std::vector<float> scale_of_all(x.size(), scale);
+            for (const Ops* ops : runnable_backends()) {
+                INFO(ops->name, " scale ", scale);
+                ops->quantize_rows(block, &scale, nullptr, true, got.data(), 0, nullptr);
+                CHECK(count_differing(got, want) == 0);
+                ops->quantize_columns(block, scale_of_all.data(), nullptr, true, columns.data(), 0, nullptr);
+                CHECK(count_differing(columns, want) == 0);
+            }
         }
     }
 }

@@ -122,7 +122,7 @@ TEST_CASE("a conversion stores what encoding each part at once stores, with any 
             CHECK(report->bytes_out == bytes_out);
             CHECK(report->bits_per_value ==
                   doctest::Approx(8.0 * static_cast<double>(bytes_out) / static_cast<double>(values)));
-            CHECK(report->exact == (scheme.codec == "f32"));
+            CHECK(report->exact() == (scheme.codec == "f32"));
             CHECK((report->max_abs_error == 0) == (scheme.codec == "f32"));
             CHECK(report->seconds > 0);
         }
@@ -186,7 +186,7 @@ TEST_CASE("quantizing what is quantized is refused, unless it is asked for or no
     Capture same;
     const auto report = convert(quantized.state, same, first, plain_scheme("f16"));
     REQUIRE(report.has_value());
-    CHECK(report->exact);
+    CHECK(report->exact());
     CHECK(report->max_abs_error == 0);
     CHECK(same.state.layers[0][1].k.values.bytes == quantized.state.layers[0][1].k.values.bytes);
 }
@@ -198,7 +198,7 @@ TEST_CASE("kept tokens come back bit for bit, the others as those after them qua
     const auto report = convert(state, out, scheme, plain_scheme("f16"));
     REQUIRE_MESSAGE(report.has_value(), report.error().message);
     CHECK(report->bytes_out == out.state.header.payload_bytes());
-    CHECK_FALSE(report->exact);
+    CHECK_FALSE(report->exact());
     CHECK(report->max_abs_error > 0);
     constexpr std::size_t row = 2 * 64;
     for (std::size_t s = 0; s < state.layers.size(); ++s) {
@@ -298,4 +298,52 @@ TEST_CASE("parts whose bytes do not fit their tokens are refused") {
     CHECK_FALSE(kv::decode_part(state.header, part, 1299, PartId::k).has_value());
     CHECK_FALSE(kv::decode_part(state.header, part, 1ULL << 60, PartId::k).has_value());
     CHECK_FALSE(kv::encode_part(state.header, plain_scheme("f16"), 3, PartId::k, std::vector<float>(5)).has_value());
+}
+
+TEST_CASE("a conversion says whether it was exact, lossy or a second quantization") {
+    const auto check = [](const char* from, const char* to, bool exact, std::uint32_t sinks = 0) {
+        CAPTURE(from);
+        CAPTURE(to);
+        Plan plan;
+        plan.head_dim_k = plan.head_dim_v = 32;
+        plan.lengths = {9};
+        plan.k = plan.v = spec_scheme(from, quant::find_codec(quant::parse_spec(from)->codec)->quantized() ? sinks : 0);
+        const kv::State state = make_state(plan);
+        const kv::Scheme wanted = spec_scheme(to);
+        CHECK(kv::conversion_is_exact(plan.k, wanted) == exact);
+        Capture out;
+        const bool from_quantized = quant::find_codec(plan.k.codec)->quantized(),
+                   to_quantized = quant::find_codec(wanted.codec)->quantized();
+        const bool again = from_quantized && to_quantized && !exact;
+        const auto refused = convert(state, out, wanted, wanted);
+        CHECK(refused.has_value() == !again);
+        Capture allowed;
+        const auto report = convert(state, allowed, wanted, wanted, 1, true);
+        REQUIRE_MESSAGE(report.has_value(), report.error().message);
+        CHECK(report->exact() == exact);
+        CHECK(std::string(report->parts.text()) == (exact ? "exact" : again ? "requantized" : "lossy"));
+        const auto& parts = report->parts;
+        CHECK(parts.kept + parts.exact + parts.lossy + parts.requantized == 4);  // two layers, K and V
+        if (exact) CHECK(report->max_abs_error == 0);
+    };
+    check("f16", "f16", true);
+    check("f16", "f32", true);
+    check("bf16", "f32", true);
+    check("f16", "bf16", false);
+    check("bf16", "f16", false);
+    check("f16", "int8", false);
+    check("int8", "f16", false);
+    check("int8", "f32", true);
+    check("int8", "int8", true);
+    check("int8", "int4", false);
+    check("int8", "int8:token:g16", false);
+    check("int2", "f16", true);
+    check("int2", "bf16", false);
+    check("int2:asym", "f16", false);
+    check("had:int2", "f16", false);
+    check("compat:vllm_fp8", "f16", true);
+    check("compat:vllm_fp8", "bf16", true);
+    check("compat:q8_0", "f16", false);
+    check("int2", "f16", true, 3);
+    check("compat:vllm_fp8", "bf16", false, 3);  // the sinks are f16
 }

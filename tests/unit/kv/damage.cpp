@@ -56,7 +56,9 @@ TEST_CASE("every flipped byte is found and named, or changes nothing that is rea
     check_every_byte(small_state(1), {true, false});
 }
 
-TEST_CASE("every flipped byte of a shard with a window and a latent, likewise") { check_every_byte(small_kinds(), {true}); }
+TEST_CASE("every flipped byte of a shard with a window and a latent, likewise") {
+    check_every_byte(small_kinds(), {true});
+}
 
 TEST_CASE("a flipped byte of a tensor is named by sequence, layer, array and chunk") {
     const kv::State state = small_state();

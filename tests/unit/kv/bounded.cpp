@@ -1,0 +1,75 @@
+// Conversion from file to file holds a layer, not the state.
+#include <fstream>
+#include <string>
+
+#include "kv/convert.h"
+#include "support/skip.h"
+#include "unit/kv/states.h"
+
+using namespace hetero;
+using namespace hetero::test;
+
+namespace {
+
+std::uint64_t status_kib(const std::string& field) {
+    std::ifstream status("/proc/self/status");
+    for (std::string line; std::getline(status, line);) {
+        if (line.rfind(field + ":", 0) == 0) return std::stoull(line.substr(field.size() + 1));
+    }
+    return 0;
+}
+
+// Layers that are made as they are read.
+class Generated final : public kv::Source {
+public:
+    explicit Generated(const Plan& plan) : state_(make_state(plan)), header_(state_.header) {}
+    void repeat(std::uint32_t n_layers) {
+        header_.identity.n_layers = n_layers;
+        header_.k_schemes.assign(n_layers, state_.header.k_schemes.front());
+        header_.v_schemes.assign(n_layers, state_.header.v_schemes.front());
+    }
+    [[nodiscard]] const kv::Header& header() const noexcept override { return header_; }
+    Result<kv::Layer> read_layer() override { return state_.layers[0][0]; }
+    Status finish() override { return {}; }
+    [[nodiscard]] const std::string& name() const noexcept override { return name_; }
+
+private:
+    kv::State state_;
+    kv::Header header_;
+    std::string name_ = "a test";
+};
+
+Status convert(kv::Source& source, const std::string& path, const kv::Scheme& scheme) {
+    HETERO_TRY(auto sink, kv::create_file(path, io::Overwrite::refuse));
+    return kv::convert_state(source, *sink, scheme, scheme, false, {"test", "1", "convert"}, 2).map([](const auto&) {});
+}
+
+}  // namespace
+
+TEST_CASE("converting a file needs memory for a few of its layers") {
+    Plan plan;
+    plan.n_layers = 1;
+    plan.head_dim_k = plan.head_dim_v = 64;
+    plan.lengths = {2048};  // 512 KiB of K and of V
+    constexpr std::uint32_t n_layers = 64;
+    const TempDir folder;
+    const std::string from = folder.path() + "/a.h5", to = folder.path() + "/q.h5";
+    {
+        Generated source(plan);
+        source.repeat(n_layers);
+        REQUIRE(convert(source, from, plain_scheme("f16")));
+    }
+    {
+        std::ofstream reset("/proc/self/clear_refs");
+        if (!(reset << "5" << std::flush)) return note_skip("the peak of this process's memory cannot be reset");
+    }
+    const std::uint64_t before = status_kib("VmRSS");
+    {
+        auto source = kv::open_file(from, kv::Verify::checksums);
+        REQUIRE(source.has_value());
+        REQUIRE(convert(**source, to, spec_scheme("int8:channel:g32:asym")));
+    }
+    const std::uint64_t peak = status_kib("VmHWM"), state = n_layers * 1024;
+    CHECK(peak > 0);
+    CHECK_MESSAGE(peak < before + state / 4, "grew by ", peak - before, " KiB; the state has ", state);
+}

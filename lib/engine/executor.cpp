@@ -89,12 +89,16 @@ std::vector<Value> Executor::values_of(const model::Program& program, std::size_
             for (const Scratch which : used) scratch(which).lives.push_back({i, i + 1});
         };
         const model::Op& op = program.ops[i];
-        if (std::holds_alternative<model::Qkv>(op)) in_op({k, v, quantized, residual});
-        if (std::holds_alternative<model::Attention>(op)) {
-            in_op({spans});
-            // K in groups of tokens is stored by the attention, from where the op before it left it.
-            if (i > 0 && std::holds_alternative<model::Qkv>(program.ops[i - 1])) in_op({k});
+        if (std::holds_alternative<model::Qkv>(op)) {
+            in_op({v, quantized, residual});
+            // Some codecs store K only when attention has seen what was there before.
+            std::size_t reader = i;
+            while (reader + 1 < program.ops.size() && !std::holds_alternative<model::Attention>(program.ops[reader])) {
+                ++reader;
+            }
+            scratch(k).lives.push_back({i, reader + 1});
         }
+        if (std::holds_alternative<model::Attention>(op)) in_op({spans});
         if (std::holds_alternative<model::Project>(op)) in_op({quantized});
         if (std::holds_alternative<model::ProjectAdd>(op)) in_op({product, quantized});
         if (std::holds_alternative<model::FfnAdd>(op)) in_op({gate, up, product, quantized});

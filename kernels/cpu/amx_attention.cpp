@@ -394,7 +394,7 @@ void attend(const AttentionArgs& a, std::size_t first_row, std::size_t n, const 
                      tile_at(tile) + plan.out);
 }
 
-bool is_float(DType type) { return type == DType::f32 || type == DType::f16 || type == DType::bf16; }
+bool is_float(const KvView& view) { return view.codes == KvCodes::floats; }
 
 }  // namespace
 
@@ -404,7 +404,7 @@ void tile_attention(const AttentionArgs& a) {
     const std::size_t n_rows = a.n_queries * a.n_heads;
     const bool fits = plan.row_tiles > 0 && a.kv_tokens < kMaxKeys && a.first_position + a.n_queries < kMaxKeys;
     auto* scratch = fits ? reinterpret_cast<Byte*>(thread_scratch()) : nullptr;
-    if (scratch == nullptr || !(a.scale > 0) || !is_float(a.k.dtype) || !is_float(a.v.dtype) || a.head_dim_v == 0)
+    if (scratch == nullptr || !(a.scale > 0) || !is_float(a.k) || !is_float(a.v) || a.head_dim_v == 0)
         return avx512::kOps.attention(a);
     const WholeTiles tiles;
     for (std::size_t row = 0; row < n_rows; row += plan.row_tiles * kRows)

@@ -16,6 +16,7 @@ template <class Element>
 struct FloatRuns {
     static constexpr bool kPaired = false;
     static constexpr float kFactor = 1;
+    template <int Odd>
     static HETERO_INLINE F32x16 at(const std::uint8_t* row, std::size_t r) {
         return Element::load_lanes(reinterpret_cast<const typename Element::Type*>(row) + 16 * r);
     }
@@ -31,35 +32,43 @@ struct CodeRuns {
     }  // whole runs only
 };
 struct I8Runs : CodeRuns {
+    template <int Odd>
     static HETERO_INLINE F32x16 at(const std::uint8_t* row, std::size_t r) {
         return signed_values(load_bytes(row + 16 * r));
     }
 };
 struct U8Runs : CodeRuns {
+    template <int Odd>
     static HETERO_INLINE F32x16 at(const std::uint8_t* row, std::size_t r) {
         return unsigned_values(load_bytes(row + 16 * r));
     }
 };
 struct E4m3fnRuns : CodeRuns {
     static constexpr float kFactor = 256;
-    static HETERO_INLINE F32x16 at(const std::uint8_t* row, std::size_t r) { return load_e4m3fn(row + 16 * r); }
+    template <int Odd>
+    static HETERO_INLINE F32x16 at(const std::uint8_t* row, std::size_t r) {
+        return load_e4m3fn(row + 16 * r);
+    }
 };
-HETERO_INLINE I32x16 paired_codes(const std::uint8_t* row, std::size_t r) {  // in the low 4 bits
+template <int Odd>
+HETERO_INLINE I32x16 paired_codes(const std::uint8_t* row, std::size_t r) {  // in the low 4 bits; Odd: r % 2
     const I32x16 both = widen_unsigned(load_bytes(row + 16 * (r / 2)));
-    return r % 2 == 0 ? both : shift_right<4>(both);
+    return Odd == 0 ? both : shift_right<4>(both);
 }
 struct U4Runs : CodeRuns {
     static constexpr bool kPaired = true;
+    template <int Odd>
     static HETERO_INLINE F32x16 at(const std::uint8_t* row, std::size_t r) {
-        return lookup(iota(), paired_codes(row, r));
+        return lookup(iota(), paired_codes<Odd>(row, r));
     }
 };
 struct I4Runs : CodeRuns {
     static constexpr bool kPaired = true;
+    template <int Odd>
     static HETERO_INLINE F32x16 at(const std::uint8_t* row, std::size_t r) {
         const F32x16 high = splat(8.0F);
         const F32x16 values = where_less(iota(), high, iota(), iota() - splat(16.0F));
-        return lookup(values, paired_codes(row, r));
+        return lookup(values, paired_codes<Odd>(row, r));
     }
 };
 
@@ -98,10 +107,18 @@ void dot_keys(TileRows k, std::size_t n_keys, const float* q, std::size_t q_stri
         };
         F32x16 values[4];
         const auto row = [&](int j) { return rows + static_cast<std::size_t>(j) * k.row_bytes; };
-#pragma GCC unroll 2
-        for (std::size_t r = first_run; r < end_run; ++r) {
+        std::size_t r = first_run;
+        for (; r + 2 <= end_run; r += 2) {
 #pragma GCC unroll 4
-            for (int j = 0; j < 4; ++j) values[j] = Runs::at(row(j), r);
+            for (int j = 0; j < 4; ++j) values[j] = Runs::template at<0>(row(j), r);
+            take(q + 16 * r, values);
+#pragma GCC unroll 4
+            for (int j = 0; j < 4; ++j) values[j] = Runs::template at<1>(row(j), r + 1);
+            take(q + 16 * (r + 1), values);
+        }
+        if (r < end_run) {  // not of pairs
+#pragma GCC unroll 4
+            for (int j = 0; j < 4; ++j) values[j] = Runs::template at<0>(row(j), r);
             take(q + 16 * r, values);
         }
         if (left != 0) {
@@ -115,15 +132,17 @@ void dot_keys(TileRows k, std::size_t n_keys, const float* q, std::size_t q_stri
         for (std::size_t h = 0; h < N; ++h) {
             const float* qh = q + h * q_stride;
             F32x16 acc = zero();
-            for (std::size_t r = first_run; r < end_run; ++r) acc = fma(load(qh + 16 * r), Runs::at(row, r), acc);
+            for (std::size_t r = first_run; r < end_run; ++r)
+                acc = fma(load(qh + 16 * r), r % 2 == 0 ? Runs::template at<0>(row, r) : Runs::template at<1>(row, r),
+                          acc);
             if (left != 0) acc = fma(load(qh + 16 * end_run), Runs::some(row, end_run, left), acc);
             scores[h * kTileKeys + key] = sum(acc);
         }
     }
 }
 
-// acc[head] = acc[head] * correction[head] + the sum of weights[head][key] * v[key], R runs from `run` on, of which the
-// last has `left` dims (0: all).
+// acc[head] = acc[head] * correction[head] + the sum of weights[head][key] * v[key], R runs from `run` on, an even
+// number where R is even, of which the last has `left` dims (0: all).
 template <class Runs, int N, int R>
 HETERO_INLINE void add_runs(TileRows v, std::size_t n_keys, const float* weights, std::size_t weights_stride,
                             const F32x16* correction, float* acc, std::size_t acc_stride, std::size_t run,
@@ -145,7 +164,9 @@ HETERO_INLINE void add_runs(TileRows v, std::size_t n_keys, const float* weights
 #pragma GCC unroll 4
         for (int r = 0; r < R; ++r) {
             const std::size_t at = run + static_cast<std::size_t>(r);
-            const F32x16 value = R == 1 && left != 0 ? Runs::some(row, at, left) : Runs::at(row, at);
+            const F32x16 value = R == 1 && left != 0 ? Runs::some(row, at, left)
+                                 : r % 2 == 0        ? Runs::template at<0>(row, at)
+                                                     : Runs::template at<1>(row, at);
 #pragma GCC unroll 4
             for (int h = 0; h < N; ++h) sums[h][r] = fma(weight[h], value, sums[h][r]);
         }
@@ -165,6 +186,11 @@ void add_rows(TileRows v, std::size_t n_keys, const float* weights, std::size_t 
     std::size_t run = first / 16;
     for (; 16 * (run + 4) <= end; run += 4, v.next = nullptr)
         add_runs<Runs, N, 4>(v, n_keys, weights, weights_stride, correction, acc, acc_stride, run, 0);
+    if (16 * (run + 2) <= end) {
+        add_runs<Runs, N, 2>(v, n_keys, weights, weights_stride, correction, acc, acc_stride, run, 0);
+        run += 2;
+        v.next = nullptr;
+    }
     for (; 16 * run < end; ++run, v.next = nullptr) {
         const std::size_t left = end - 16 * run < 16 ? end - 16 * run : 0;
         add_runs<Runs, N, 1>(v, n_keys, weights, weights_stride, correction, acc, acc_stride, run, left);

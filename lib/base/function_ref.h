@@ -14,9 +14,9 @@ template <class Result, class... Args>
 class FunctionRef<Result(Args...)> {
 public:
     template <class Callable>
-        requires(!std::is_same_v<std::remove_cvref_t<Callable>, FunctionRef> &&
-                 std::is_invocable_r_v<Result, const Callable&, Args...>)
-    FunctionRef(const Callable& callable)  // not explicit: an argument is a lambda
+    requires(!std::is_same_v<std::remove_cvref_t<Callable>, FunctionRef> &&
+             std::is_invocable_r_v<Result, const Callable&, Args...>)
+        FunctionRef(const Callable& callable)  // not explicit: an argument is a lambda
         : object_(std::addressof(callable)), call_([](const void* object, Args... args) -> Result {
               return (*static_cast<const Callable*>(object))(std::forward<Args>(args)...);
           }) {}

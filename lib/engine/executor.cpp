@@ -62,13 +62,16 @@ Executor::Sizes Executor::sizes_of(const model::Program& program) {
 }
 
 std::vector<Value> Executor::values_of(const model::Program& program, std::size_t chunk_tokens, Precision precision) {
+    using enum Scratch;
     const Sizes sizes = sizes_of(program);
-    std::vector<Value> values(program.registers.size() + count_);
+    std::vector<Value> values(program.registers.size() + static_cast<std::size_t>(count_));
     const std::vector<std::vector<Range>> lives = lives_of(program);
     for (std::size_t i = 0; i < lives.size(); ++i) {
         values[i] = {chunk_tokens * program.registers[i].width * sizeof(float), lives[i]};
     }
-    const auto scratch = [&](Scratch which) -> Value& { return values[program.registers.size() + which]; };
+    const auto scratch = [&](Scratch which) -> Value& {
+        return values[program.registers.size() + static_cast<std::size_t>(which)];
+    };
     const std::size_t head_tokens = std::min(chunk_tokens, head_block_tokens);
     scratch(k).bytes = chunk_tokens * sizes.k * sizeof(float);
     scratch(v).bytes = chunk_tokens * sizes.v * sizeof(float);
@@ -148,21 +151,25 @@ Executor::Executor(const model::Program& program, ThreadPool& pool, std::uint32_
     for (std::size_t i = 0; i < n_registers; ++i) {
         registers_.push_back(reinterpret_cast<float*>(arena_.get() + arena.offsets[i]));
     }
-    const auto floats = [&](Scratch which) {
-        return std::span(reinterpret_cast<float*>(arena_.get() + arena.offsets[n_registers + which]),
-                         values[n_registers + which].bytes / sizeof(float));
+    const auto scratch = [&](Scratch which) {
+        const std::size_t index = n_registers + static_cast<std::size_t>(which);
+        return std::span(arena_.get() + arena.offsets[index], values[index].bytes);
     };
-    k_ = floats(k);
-    v_ = floats(v);
-    gate_ = floats(gate);
-    up_ = floats(up);
-    product_ = floats(product);
-    head_normed_ = floats(head_normed);
-    logits_ = floats(logits);
-    residual_ = floats(residual);
-    spans_ = floats(spans);
-    quantized_ = {reinterpret_cast<std::uint8_t*>(arena_.get() + arena.offsets[n_registers + quantized]),
-                  values[n_registers + quantized].bytes};
+    const auto floats = [&](Scratch which) {
+        const std::span<std::byte> memory = scratch(which);
+        return std::span(reinterpret_cast<float*>(memory.data()), memory.size() / sizeof(float));
+    };
+    k_ = floats(Scratch::k);
+    v_ = floats(Scratch::v);
+    gate_ = floats(Scratch::gate);
+    up_ = floats(Scratch::up);
+    product_ = floats(Scratch::product);
+    head_normed_ = floats(Scratch::head_normed);
+    logits_ = floats(Scratch::logits);
+    residual_ = floats(Scratch::residual);
+    spans_ = floats(Scratch::spans);
+    const std::span<std::byte> codes = scratch(Scratch::quantized);
+    quantized_ = {reinterpret_cast<std::uint8_t*>(codes.data()), codes.size()};
     if (tile_ops_ != nullptr) {
         tiles_.resize(kernels::tiles_size(tokens, sizes_.tiled));
         activated_.resize(kernels::tiles_size(tokens, sizes_.ffn));

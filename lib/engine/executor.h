@@ -43,8 +43,8 @@ public:
              std::shared_ptr<const PackedWeights> packed = nullptr, Exec exec = Exec::graph);
     // What the constructor takes, without the KV cache and the packed weights.
     [[nodiscard]] static std::uint64_t bytes_needed(const model::Program& program, std::uint32_t chunk_tokens,
-                                                    const Communicator& group,
-                                                    Precision precision = Precision::precise, Exec exec = Exec::graph);
+                                                    const Communicator& group, Precision precision = Precision::precise,
+                                                    Exec exec = Exec::graph);
 
     // Some tokens of one sequence, at positions [first, first + tokens.size()).
     struct Piece {
@@ -103,7 +103,19 @@ private:
 
     static Sizes sizes_of(const model::Program& program);
     // The buffers that are planned: the program's registers, then these.
-    enum Scratch : std::uint8_t { k, v, gate, up, product, head_normed, logits, quantized, residual, spans, count_ };
+    enum class Scratch : std::uint8_t {
+        k,
+        v,
+        gate,
+        up,
+        product,
+        head_normed,
+        logits,
+        quantized,
+        residual,
+        spans,
+        count_
+    };
     static std::vector<Value> values_of(const model::Program& program, std::size_t chunk_tokens, Precision precision);
     [[nodiscard]] float* at(model::Register index) { return registers_[index]; }
     [[nodiscard]] Status look_at(const model::Op& op) const;
@@ -168,8 +180,7 @@ private:
     void multiply_heads(const model::Matrix& weight, std::size_t n_heads, const float* x, std::size_t x_stride,
                         std::size_t x_head, float* y, std::size_t y_stride, std::size_t y_head, std::size_t n_tokens);
     // Divides the rows of a matrix of every expert that has slots among the threads: body(expert, begin, end).
-    void for_expert_rows(Range rows,
-                         FunctionRef<void(std::uint32_t expert, std::size_t begin, std::size_t end)> body);
+    void for_expert_rows(Range rows, FunctionRef<void(std::uint32_t expert, std::size_t begin, std::size_t end)> body);
     // The input of the experts' products, x [slot][cols], quantized expert by expert; and an expert's product of it.
     void quantize_slots(std::size_t cols, const float* x);
     [[nodiscard]] Product expert_product(const model::Matrix& weight, std::size_t first_slot, const float* x,
@@ -194,25 +205,23 @@ private:
     std::vector<std::uint64_t> positions_;
     std::vector<KvCache*> caches_;
     std::vector<QueryBlock> blocks_;
-    std::vector<std::uint32_t> wanted_;            // tokens that get logits
+    std::vector<std::uint32_t> wanted_;  // tokens that get logits
     Exec exec_;
     struct FreeArena {
-        std::size_t bytes = 0;
-        void operator()(std::byte* memory) const noexcept {
-            AlignedAllocator<std::byte>().deallocate(memory, bytes);
-        }
+        std::size_t bytes;
+        void operator()(std::byte* memory) const noexcept { AlignedAllocator<std::byte>().deallocate(memory, bytes); }
     };
     std::unique_ptr<std::byte, FreeArena> arena_;
     // In the arena:
-    std::vector<float*> registers_;             // [register][token][width]
-    std::span<float> k_, v_;                    // [token][kv_head][head_dim] of the layer in work
-    std::span<float> gate_, up_;                // [token][ffn]
-    std::span<float> product_;                  // [token][row], before it is added
-    std::span<float> head_normed_, logits_;     // [head token][hidden], [head token][vocab]
-    std::span<std::uint8_t> quantized_;         // activations of the products in work
-    std::span<float> residual_;                 // [token][col], of fine products
-    std::span<float> spans_;                    // [token][head][span][max, sum, head_dim] of a decode step
-    std::vector<RopeTable> ropes_;              // [rope]
+    std::vector<float*> registers_;          // [register][token][width]
+    std::span<float> k_, v_;                 // [token][kv_head][head_dim] of the layer in work
+    std::span<float> gate_, up_;             // [token][ffn]
+    std::span<float> product_;               // [token][row], before it is added
+    std::span<float> head_normed_, logits_;  // [head token][hidden], [head token][vocab]
+    std::span<std::uint8_t> quantized_;      // activations of the products in work
+    std::span<float> residual_;              // [token][col], of fine products
+    std::span<float> spans_;                 // [token][head][span][max, sum, head_dim] of a decode step
+    std::vector<RopeTable> ropes_;           // [rope]
     Slots slots_;
     std::shared_ptr<const PackedWeights> packed_;  // null: precise
     // Prefill in bf16 (kernels/api/tiles.h), where this backend has it and the weights are packed.

@@ -69,7 +69,7 @@ Status KvCache::store_codes(std::size_t layer, PartId part, std::uint64_t token,
         HETERO_CHECK(format.codec->encode_into(format.params, {1, 1, static_cast<std::uint32_t>(dim), token}, values,
                                                {{to + row * format.row_bytes, format.row_bytes}, scale, zero}));
         scatter(format, to, format.scale_offset, row, scale);
-        scatter(format, to, format.zero_offset, row, zero);
+        if (!zero.empty()) scatter(format, to, format.zero_offset, row, zero);
     }
     return {};
 }

@@ -22,22 +22,42 @@ Uses uses_of(const model::Op& any, const model::Program& program) {
         return elements == program.registers[out].width;
     };
     return std::visit(
-        Match{[&](const model::Embed& op) { return Uses{{}, op.out, fills(op.out, op.table.cols)}; },
-              [&](const model::Normalize& op) { return Uses{op.in, op.out, op.in != op.out}; },
-              [&](const model::Qkv& op) { return Uses{op.in, op.q_out, fills(op.q_out, op.q.rows)}; },
-              [&](const model::LatentKv& op) { return Uses{op.in, op.in, false}; },
+        Match{[&](const model::Embed& op) {
+                  return Uses{{}, op.out, fills(op.out, op.table.cols)};
+              },
+              [&](const model::Normalize& op) {
+                  return Uses{op.in, op.out, op.in != op.out};
+              },
+              [&](const model::Qkv& op) {
+                  return Uses{op.in, op.q_out, fills(op.q_out, op.q.rows)};
+              },
+              [&](const model::LatentKv& op) {
+                  return Uses{op.in, op.in, false};
+              },
               [&](const model::LatentQuery& op) {
                   return Uses{op.in, op.out, fills(op.out, op.n_heads * program.kv[op.layer].query_dim())};
               },
               [&](const model::Attention& op) {
                   return Uses{op.q, op.out, fills(op.out, op.n_heads * program.kv[op.layer].output_dim())};
               },
-              [&](const model::Project& op) { return Uses{op.in, op.out, fills(op.out, op.weight.rows)}; },
-              [&](const model::HeadProject& op) { return Uses{op.in, op.out, fills(op.out, op.weight.rows)}; },
-              [&](const model::ProjectAdd& op) { return Uses{op.in, op.out, false}; },
-              [&](const model::FfnAdd& op) { return Uses{op.in, op.out, false}; },
-              [&](const model::MoeAdd& op) { return Uses{op.in, op.out, false}; },
-              [&](const model::Head& op) { return Uses{op.in, {}, false}; }},
+              [&](const model::Project& op) {
+                  return Uses{op.in, op.out, fills(op.out, op.weight.rows)};
+              },
+              [&](const model::HeadProject& op) {
+                  return Uses{op.in, op.out, fills(op.out, op.weight.rows)};
+              },
+              [&](const model::ProjectAdd& op) {
+                  return Uses{op.in, op.out, false};
+              },
+              [&](const model::FfnAdd& op) {
+                  return Uses{op.in, op.out, false};
+              },
+              [&](const model::MoeAdd& op) {
+                  return Uses{op.in, op.out, false};
+              },
+              [&](const model::Head& op) {
+                  return Uses{op.in, {}, false};
+              }},
         any);
 }
 
@@ -66,9 +86,9 @@ std::optional<model::Register> written_by(const model::Op& op) {
 }
 
 const char* op_name(const model::Op& op) {
-    static constexpr const char* names[] = {"embed",        "normalize",    "qkv",         "latent kv",
-                                            "latent query", "attention",    "project",     "head project",
-                                            "project, add", "feed forward", "experts",     "head"};
+    static constexpr const char* names[] = {"embed",        "normalize",    "qkv",     "latent kv",
+                                            "latent query", "attention",    "project", "head project",
+                                            "project, add", "feed forward", "experts", "head"};
     static_assert(std::size(names) == std::variant_size_v<model::Op>);
     return names[op.index()];
 }

@@ -1,6 +1,6 @@
-// Where the values of a forward pass lie. Two ways to run one list of ops, with the same bits: eager gives every register
-// memory of its own and looks at it after each op; graph plans once which values are never needed together, and gives
-// these the same memory.
+// Where the values of a forward pass lie. Two ways to run one list of ops, with the same bits: eager gives every
+// register memory of its own and looks at it after each op; graph plans once which values are never needed together,
+// and gives these the same memory.
 #pragma once
 #include <cstddef>
 #include <cstdint>

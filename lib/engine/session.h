@@ -24,7 +24,7 @@ using TokenId = std::int32_t;
 struct Options {
     int threads = 0;                                // 0: default_thread_count()
     kernels::DType kv_dtype = kernels::DType::f16;  // resident type: f16, bf16, f32
-    std::uint32_t chunk_tokens = 256;               // of prefill
+    std::uint32_t chunk_tokens = 512;               // of prefill
     // The processes that compute together, one session in each; outlives the session. Each keeps the K and V of its own
     // heads, and all make the same calls with the same arguments.
     Communicator* group = nullptr;             // null: this process alone
@@ -32,7 +32,7 @@ struct Options {
     WarmFolder warm = {};                      // of Precision::fast
     Exec exec = Exec::graph;                   // how the ops are run; the bits are the same
     std::uint32_t sequences = 1;               // memory for so many: a session and its forks
-    std::optional<KvCodecs> kv_codecs;         // K and V stay in codes instead, made from f16 (kv_dtype)
+    std::optional<KvCodecs> kv_codecs = {};         // K and V stay in codes instead, made from f16 (kv_dtype)
 };
 
 enum class Logits { none, last, all };

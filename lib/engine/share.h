@@ -14,6 +14,7 @@ struct Range {
     std::size_t begin = 0, end = 0;
     [[nodiscard]] std::size_t size() const noexcept { return end - begin; }
     [[nodiscard]] Range times(std::size_t n) const noexcept { return {begin * n, end * n}; }
+    bool operator==(const Range&) const = default;
 };
 
 // Ranges of rows, of ranks and of tasks, begin at multiples of it: element-wise ops have whole vectors.

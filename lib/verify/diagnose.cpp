@@ -11,9 +11,11 @@
 namespace hetero::verify {
 namespace {
 
-constexpr std::size_t most_parts = 24;  // that are looked at: a fault is seldom in one layer alone
-constexpr double path_noise = 1e-3;     // relative error that needs no explanation
-constexpr double explained = 0.1;       // relative error that may be left where a fault is undone
+// What is looked at, and what is encoded to see whether it should be: bounds the time that large states take.
+constexpr std::size_t most_parts = 24;
+constexpr std::uint64_t most_looked_values = 1U << 25, most_encoded_values = 1U << 28;
+constexpr double path_noise = 1e-3;  // relative error that needs no explanation
+constexpr double explained = 0.1;    // relative error that may be left where a fault is undone
 
 struct Errors {
     double before = 0, after = 0;  // relative L2 over the values that the repair knows
@@ -106,6 +108,9 @@ Status Diagnoser::look(const kv::ComparedLayer& layer) {
     for (const kv::PartId id : {kv::PartId::k, kv::PartId::v}) {
         const kv::PartDifference& difference = layer.parts[id == kv::PartId::k ? 0 : 1];
         if (!(difference.relative_l2 > path_noise) || !std::isfinite(difference.max_abs)) continue;
+        if (looked_ >= most_parts || looked_values_ >= most_looked_values || encoded_values_ >= most_encoded_values) {
+            return {};
+        }
         const std::uint64_t n_tokens = reference_.stored_tokens(layer.sequence, layer.layer);
         const std::uint64_t first = reference_.first_token(layer.sequence, layer.layer);
         HETERO_TRY(const auto a, kv::decode_part(reference_, layer.a.part(id), n_tokens, id, first));
@@ -116,8 +121,10 @@ Status Diagnoser::look(const kv::ComparedLayer& layer) {
         if (rope != nullptr && (rope->frequencies.empty() || 2 * rope->frequencies.size() > dim)) rope = nullptr;
         const Case part{reference_, candidate_, layer, id, n_tokens, first, reference_.stored_heads(), dim, a, b, rope};
         const double codec = codec_error(part);
+        encoded_values_ += a.size();
         if (difference.relative_l2 <= 3 * codec + path_noise) continue;
-        if (++diagnosis_.large > most_parts) continue;
+        ++looked_;
+        looked_values_ += a.size();
         FaultPlace place{reference_.sequences[layer.sequence].id,
                          layer.layer,
                          kind,

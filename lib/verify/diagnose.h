@@ -40,7 +40,6 @@ struct Fault {
 struct Diagnosis {
     std::vector<Fault> faults;            // in the order in which they were met
     std::vector<FaultPlace> unexplained;  // large errors that no known fault explains; after = before
-    std::uint64_t large = 0;              // parts with a large error, of which the first ones are looked at
 };
 
 class Diagnoser {
@@ -48,8 +47,8 @@ public:
     // Of the states that are compared; they outlive the object.
     Diagnoser(const kv::Header& reference, const kv::Header& candidate, std::vector<LayerRope> ropes);
 
-    // Looks at the parts whose error is more than three times what the candidate's codec makes of the reference;
-    // for kv::compare_states.
+    // Looks at the parts whose error is more than three times what the candidate's codec makes of the reference, the
+    // first ones of them: a fault is seldom in one layer alone. For kv::compare_states.
     Status look(const kv::ComparedLayer& layer);
     [[nodiscard]] const Diagnosis& diagnosis() const noexcept { return diagnosis_; }
 
@@ -57,6 +56,8 @@ private:
     const kv::Header &reference_, &candidate_;
     std::vector<LayerRope> ropes_;
     Diagnosis diagnosis_;
+    std::size_t looked_ = 0;  // parts
+    std::uint64_t encoded_values_ = 0, looked_values_ = 0;
 };
 
 }  // namespace hetero::verify

@@ -5,12 +5,15 @@
 //        kv_lab split IN SIZE OUT    (shards of OUT, one file per rank)
 //        kv_lab window IN OUT N    (all layers keep the last N tokens only; unquantized states)
 //        kv_lab print IN LAYER k|v values|scale
+//        kv_lab fault ones|heads|tokens|rope IN OUT    (scales of 1; heads 0 and 1 swapped; each token holds the one
+//                                                       before; K without its rotation)
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <string>
 #include <vector>
 
+#include "kv/convert.h"
 #include "kv/shard_files.h"
 #include "kv/shards.h"
 #include "kv/stream.h"
@@ -166,6 +169,62 @@ Status set(char** argv) {
     return write(state, argv[1]);
 }
 
+// Every part's values as f32 [token][head][dim] through `change`, stored again as they were.
+template <class Change>
+Status change_values(kv::State& state, Change change) {
+    for (std::size_t s = 0; s < state.layers.size(); ++s) {
+        for (std::size_t l = 0; l < state.layers[s].size(); ++l) {
+            for (const kv::PartId id : {kv::PartId::k, kv::PartId::v}) {
+                kv::Part& part = state.layers[s][l].part(id);
+                const std::uint64_t n = state.header.stored_tokens(s, l);
+                HETERO_TRY(std::vector<float> values, kv::decode_part(state.header, part, n, id));
+                change(values, id, state.header.stored_heads(), state.header.identity.head_dim(id));
+                HETERO_TRY(part, kv::encode_part(state.header, part.scheme, n, id, values));
+            }
+        }
+    }
+    return {};
+}
+
+Status fault(const std::string& kind, const std::string& in, const std::string& out) {
+    HETERO_TRY(auto state, read(in));
+    if (kind == "ones") {
+        for (auto& layers : state.layers) {
+            for (kv::Layer& layer : layers) {
+                for (kv::Tensor* scale : {&layer.k.scale, &layer.v.scale}) {
+                    for (std::size_t i = 0; i + 1 < scale->bytes.size(); i += 2) {
+                        const std::uint16_t one = 0x3C00;
+                        std::memcpy(scale->bytes.data() + i, &one, 2);
+                    }
+                }
+            }
+        }
+        return write(state, out);
+    }
+    const double theta = state.header.identity.rope_theta;
+    const auto change = [&](std::vector<float>& values, kv::PartId id, std::size_t heads, std::size_t dim) {
+        const std::size_t row = heads * dim;
+        if (kind == "heads") {
+            for (std::size_t at = 0; at < values.size(); at += row)
+                for (std::size_t i = 0; i < dim; ++i) std::swap(values[at + i], values[at + dim + i]);
+        } else if (kind == "tokens") {
+            std::memmove(values.data() + row, values.data(), (values.size() - row) * sizeof(float));
+        } else if (kind == "rope" && id == kv::PartId::k) {
+            for (std::size_t at = 0; at < values.size(); ++at) {
+                const std::size_t i = at % dim, n = dim / 2;
+                if (i >= n) continue;
+                const double angle =
+                    static_cast<double>(at / row) * std::pow(theta, -static_cast<double>(i) / static_cast<double>(n));
+                const double x = values[at], y = values[at + n];
+                values[at] = static_cast<float>(x * std::cos(angle) + y * std::sin(angle));
+                values[at + n] = static_cast<float>(y * std::cos(angle) - x * std::sin(angle));
+            }
+        }
+    };
+    HETERO_CHECK(change_values(state, change));
+    return write(state, out);
+}
+
 Status print(char** argv) {
     HETERO_TRY(const auto state, read(argv[0]));
     const kv::Part& part =
@@ -207,6 +266,7 @@ int main(int argc, char** argv) {
     if (command == "window" && argc == 5)
         return report(window(argv[2], argv[3], static_cast<std::uint32_t>(std::stoul(argv[4]))));
     if (command == "set" && argc == 10) return report(set(argv + 2));
+    if (command == "fault" && argc == 5) return report(fault(argv[2], argv[3], argv[4]));
     if (command == "print" && argc == 6) return report(print(argv + 2));
     std::fputs("usage: see the head of kv_lab.cpp\n", stderr);
     return 2;

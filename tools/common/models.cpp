@@ -67,6 +67,13 @@ void add_precise_option(OptionTable& table, ModelOptions& options) {
         .setting = true;
 }
 
+void add_exec_option(OptionTable& table, ModelOptions& options) {
+    table
+        .choice("--exec", &options.exec, {"graph", "eager"},
+                "run the ops as planned, or look at what each of them writes; the results are the same")
+        .setting = true;
+}
+
 void add_warm_options(OptionTable& table, ModelOptions& options) {
     table.flag("--warm", &options.warm, "keep the packed weights, so that the next start does not pack them");
     Option& cache = table.text("--cache", "DIR", &options.cache, "where they are kept; ~/.cache/hetero unless given");

@@ -17,17 +17,20 @@ struct ModelOptions {
     std::string device = "auto";
     std::uint64_t threads = 0;  // 0: as many as this process may use
     bool precise = false;       // products in f32
-    bool warm = false;          // keep packed weights
-    std::string cache = {};     // where; empty: ~/.cache/hetero
+    std::string exec = "graph";
+    bool warm = false;       // keep packed weights
+    std::string cache = {};  // where; empty: ~/.cache/hetero
 
     [[nodiscard]] engine::Precision precision() const {
         return precise ? engine::Precision::precise : engine::Precision::fast;
     }
     [[nodiscard]] engine::WarmFolder warm_folder() const;
+    [[nodiscard]] engine::Exec how() const { return exec == "eager" ? engine::Exec::eager : engine::Exec::graph; }
     [[nodiscard]] const char* precision_name() const { return precise ? "precise" : "fast"; }  // in reports and states
 };
 void add_model_options(OptionTable& table, ModelOptions& options);  // all but the precision
 void add_precise_option(OptionTable& table, ModelOptions& options);
+void add_exec_option(OptionTable& table, ModelOptions& options);
 void add_warm_options(OptionTable& table, ModelOptions& options);
 void add_thread_option(OptionTable& table, std::uint64_t* threads);
 

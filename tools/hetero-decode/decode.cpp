@@ -152,6 +152,7 @@ private:
         options.group = &transport::group();
         options.precision = options_.model.precision();
         options.warm = options_.model.warm_folder();
+        options.exec = options_.model.how();
         const std::uint64_t most = options_.batch == 0 ? default_batch : options_.batch;
         options.sequences = static_cast<std::uint32_t>(std::min<std::uint64_t>(most, header_.sequences.size()));
         auto made = engine::Session::create(loaded_.model, options, capacity);

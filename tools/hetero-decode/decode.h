@@ -20,7 +20,7 @@ struct DecodeOptions {
     engine::GenerateOptions generate;
     std::vector<std::string> sequences;
     std::string kv_dtype = "auto";
-    std::uint64_t chunk_tokens = 256;
+    std::uint64_t chunk_tokens = 512;
     std::uint64_t top_k = 0;
     std::uint64_t batch = 0;  // sequences decoded together; 0: as many as fit
 };

@@ -41,6 +41,7 @@ int main(int argc, char** argv) {
     add_model_options(table, options.model);
     add_precise_option(table, options.model);
     add_warm_options(table, options.model);
+    add_exec_option(table, options.model);
     table
         .choice("--kv-dtype", &options.kv_dtype, resident_types,
                 "type of K and V in memory; auto: what the state was made in")

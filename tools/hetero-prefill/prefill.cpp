@@ -203,6 +203,7 @@ engine::Options engine_options(const PrefillOptions& options, const engine::KvSt
     result.group = &transport::group();
     result.precision = options.model.precision();
     result.warm = options.model.warm_folder();
+    result.exec = options.model.how();
     return result;
 }
 

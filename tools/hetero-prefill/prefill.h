@@ -19,7 +19,7 @@ struct PrefillOptions {
     std::string logits_out;
     std::string truncate = "off";
     std::string score;
-    std::uint64_t chunk_tokens = 256;
+    std::uint64_t chunk_tokens = 512;
 
     [[nodiscard]] bool warms_only() const {  // --warm with nothing to compute
         return model.warm && score.empty() && output.empty() && prefix.empty() && !has_prompt(prompt) &&

@@ -1,6 +1,5 @@
 // The job of kv-verify: one state is whole, or two are near enough to each other.
 #pragma once
-#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,6 +8,8 @@
 #include "common/models.h"
 #include "common/tool.h"
 #include "kv/compare.h"
+#include "verify/checks.h"
+#include "verify/diagnose.h"
 #include "verify/measure.h"
 
 namespace hetero::tool {
@@ -16,44 +17,59 @@ namespace hetero::tool {
 struct VerifyOptions {
     std::string a, b;
     std::vector<std::string> sequences;  // empty: all
-    std::optional<double> epsilon;
+    verify::Bounds bounds;
     std::string metric, gate;  // empty: as the comparison asks for
     bool strict = false, allow_equal_nan = false;
     ModelOptions model;
     std::uint64_t steps = 64;
     std::string text;
     std::string floor = "off";
+    std::uint64_t seed = 1;
+    std::string csv, junit;  // paths; empty: not wanted
     TransferOptions transfer;
 };
 
 Status run_verify(Tool& tool, const VerifyOptions& options);
+// One state: reading verifies structure and checksums; a number that is not finite, and scales that were never set, are
+// damage, too.
+Status verify_alone(Tool& tool, kv::Source& source);
 
-// Drift between two states while the same tokens are fed after both.
+// All that a comparison of two states found.
+struct Outcome {
+    kv::Header reference;  // of A
+    kv::Comparison comparison;
+    std::optional<verify::Report> drift;     // none without a model, nor between states that cannot be decoded alike
+    std::optional<verify::Control> control;  // of fp16
+    std::optional<double> floor;             // of E_p: measured, or as stated
+    verify::Diagnosis diagnosis;
+    std::vector<verify::Check> checks;
+    std::string metric;  // "elem" or "prob"
+    verify::Gated gated;
+    std::uint64_t gate_n = 0;
+    Status verdict;                              // names the first check that does not pass
+    std::shared_ptr<const Tokenizer> tokenizer;  // for the texts of tokens; may be null
+};
+
 struct Drift {
-    std::vector<verify::Step> steps;  // of all sequences
-    double max_abs_dp = 0, p99_abs_dp = 0, kl_mean = 0, kl_max = 0, max_abs_dlogit = 0, top1 = 1;
-    std::string worst_sequence;
-    std::size_t worst_step = 0;  // within the sequence, from 0
-    engine::TokenId worst_token = -1;
+    verify::Report report;
+    std::optional<verify::Control> control;
 };
-Result<Drift> states_drift(const LoadedModel& loaded, const VerifyOptions& options, const kv::State& a,
-                           const kv::State& b);
-// What fp16 KV alone costs: the drift between fp32 and fp16 caches computed from the token ids of `state`.
-Result<Drift> noise_floor(const LoadedModel& loaded, const VerifyOptions& options, const kv::State& state);
+// Decodes after both states, and for `--floor auto` after those that the control computes.
+Result<Drift> measure_drift(const Tool& tool, const LoadedModel& loaded, const VerifyOptions& options,
+                            const kv::State& a, const kv::State& b);
 
-// The value that a gate looks at: 99th percentile, or the maximum, which stands in for it below 256 values.
-struct Gate {
-    std::string name;  // "p99" or "max"
-    bool max_stands_in = false;
-    double value = 0;
-};
-[[nodiscard]] Gate apply_gate(const std::string& gate, std::uint64_t n, double p99, double max);
-
-// Reports, as JSON and as text.
-[[nodiscard]] std::string to_text(const kv::Location& place);
-[[nodiscard]] Json to_json(const kv::Comparison& comparison);
-[[nodiscard]] std::string to_text(const kv::Comparison& comparison, bool per_layer);
-void add_to_report(Json& report, const std::optional<Drift>& drift);  // null where none was measured
-[[nodiscard]] std::string to_text(const Drift& drift);
+// Reports.
+void add_to_report(Json& report, const Outcome& outcome, const VerifyOptions& options);
+[[nodiscard]] std::string to_text(const Outcome& outcome, const VerifyOptions& options, bool per_layer);
+[[nodiscard]] std::string to_csv(const Outcome& outcome);
+[[nodiscard]] std::string to_junit(const Outcome& outcome);
+// A token as a quoted text of printable ASCII; its number where there is no tokenizer.
+[[nodiscard]] std::string token_text(const Outcome& outcome, TokenId token);
+// The steps with the largest E_p, at most `n`, the largest first.
+[[nodiscard]] std::vector<verify::Step> worst_steps(const verify::Report& report, std::size_t n);
+// "heads swapped (0 and 2)".
+[[nodiscard]] std::string fault_text(const verify::Fault& fault);
+// "p99 |dp| is 0.02, allowed are 0.01; worst at ...".
+[[nodiscard]] std::string check_text(const verify::Check& check);
 
 }  // namespace hetero::tool

@@ -10,6 +10,7 @@ namespace hetero::quant {
 namespace {
 
 constexpr std::size_t block_values = 4096;  // worked on at once
+constexpr std::size_t block_rows = 16;      // where each is read twice: few, so that reading memory never pauses
 
 std::uint64_t ceil_div(std::uint64_t a, std::uint64_t b) noexcept { return a / b + (a % b != 0 ? 1 : 0); }
 
@@ -149,8 +150,7 @@ private:
     // Runs of a head.
     Status tokens() {
         const std::size_t length = token_group(params_, shape_.head_dim), per_row = ceil_div(head_dim_, length);
-        const std::size_t all = shape_.tokens * shape_.heads,
-                          batch = std::max<std::size_t>(1, block_values / head_dim_);
+        const std::size_t all = shape_.tokens * shape_.heads, batch = block_rows;
         groups_.resize(batch * per_row);
         for (std::size_t row = 0; row < all; row += batch) {
             const std::size_t rows = std::min(batch, all - row), n = rows * per_row;

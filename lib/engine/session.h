@@ -74,7 +74,7 @@ public:
     // One step: appends `token`, gives the logits of the next one [vocab_size], valid until the next call.
     Result<std::span<const float>> decode(TokenId token);
 
-    // Called with the queries of every layer while tokens are computed ; empty: no more.
+    // Called with the queries of every layer while tokens are computed; empty: no more.
     void observe_queries(QueriesFn on_queries);
 
     // Another sequence that begins with the first n_tokens of this one, of the same capacity: it uses the same weights,

@@ -86,10 +86,10 @@ TEST_CASE("drift is what decoding from both says, step by step") {
             kl += pa * std::log(pa / pb);
         }
         CHECK(dp > 0);
-        CHECK(step.max_abs_dp == doctest::Approx(dp).epsilon(1e-9));
+        CHECK(step.max_abs_dp == doctest::Approx(dp).epsilon(1e-3));
         CHECK(step.worst == static_cast<TokenId>(worst));
-        CHECK(step.kl == doctest::Approx(static_cast<double>(kl)).epsilon(1e-6));
-        CHECK(step.max_abs_dlogit == dlogit);
+        CHECK(step.kl == doctest::Approx(static_cast<double>(kl)).epsilon(1e-3));
+        CHECK(step.max_abs_dlogit == doctest::Approx(dlogit).epsilon(1e-3));
         CHECK(step.top_reference == engine::argmax(la));
         CHECK(step.top_candidate == engine::argmax(lb));
         kl_sum += static_cast<double>(kl);
@@ -99,13 +99,38 @@ TEST_CASE("drift is what decoding from both says, step by step") {
             const auto next = static_cast<std::size_t>(options.forced[0][i + 1]);
             CHECK(step.nll_reference ==
                   doctest::Approx(static_cast<double>(std::log(sum_a) - static_cast<long double>(la[next])))
-                      .epsilon(1e-9));
+                      .epsilon(1e-5));
             CHECK(step.nll_candidate ==
                   doctest::Approx(static_cast<double>(std::log(sum_b) - static_cast<long double>(lb[next])))
-                      .epsilon(1e-9));
+                      .epsilon(1e-5));
         }
     }
-    CHECK(report.summary.kl_mean == doctest::Approx(kl_sum / 45).epsilon(1e-6));
+    CHECK(report.summary.kl_mean == doctest::Approx(kl_sum / 45).epsilon(1e-3));
+}
+
+TEST_CASE("fast products are those of decoding, step by step") {
+    const ModelPtr model = tiny_model();
+    const kv::State a = state_of(model, {some_tokens(20)}), b = encoded(a, "int4:token", "int8:token");
+    verify::Options options = steps_of(6);
+    options.forced = {some_tokens(6, 3)};
+    options.precision = engine::Precision::fast;
+    const verify::Report report = measured(model, a, b, options);
+    const auto session = [&](const kv::State& state) {
+        engine::Options fast;
+        fast.threads = 1;
+        fast.precision = engine::Precision::fast;
+        auto made = must(Session::create(model, fast, 26));
+        for (std::uint32_t i = 0; i < model->config.n_layers; ++i)
+            must(made->import_layer(state.header, i, state.layers[0][i], 20));
+        return made;
+    };
+    const auto x = session(a), y = session(b);
+    for (std::size_t i = 0; i < 6; ++i) {
+        const auto difference = must(engine::compare_logits(must(x->decode(options.forced[0][i])),
+                                                            must(y->decode(options.forced[0][i])), "a", "b"));
+        CHECK(report.steps[i].max_abs_dp == difference.max_abs_dp);
+        CHECK(report.steps[i].kl == difference.kl);
+    }
 }
 
 TEST_CASE("the greedy continuation of the reference is what is fed, whatever the state stores of it") {

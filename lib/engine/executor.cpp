@@ -109,7 +109,7 @@ std::vector<Value> Executor::values_of(const model::Program& program, std::size_
 }
 
 std::uint64_t Executor::bytes_needed(const model::Program& program, std::uint32_t chunk_tokens,
-                                     const Communicator& group, Precision precision, Exec exec) {
+                                     const Communicator& group, Precision precision, Exec exec, int threads) {
     const Sizes sizes = sizes_of(program);
     std::uint64_t ropes = 0;
     for (const model::RopeConfig& rope : program.ropes) ropes += std::uint64_t{rope.rotary_dim} * chunk_tokens;
@@ -118,7 +118,7 @@ std::uint64_t Executor::bytes_needed(const model::Program& program, std::uint32_
     if (precision == Precision::fast && kernels::tile_ops() != nullptr) {
         tiled = (kernels::tiles_size(chunk_tokens, sizes.tiled) + kernels::tiles_size(chunk_tokens, sizes.ffn)) *
                     sizeof(kernels::Bf16) +
-                2 * work_floats(chunk_tokens, sizes.ffn) * sizeof(float);
+                static_cast<std::uint64_t>(threads) * work_floats(chunk_tokens, sizes.ffn) * sizeof(float);
     }
     return arrange(values_of(program, chunk_tokens, precision), exec).bytes + (ropes + gathered) * sizeof(float) +
            Slots::bytes_needed(program, chunk_tokens) + tiled;

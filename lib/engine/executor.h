@@ -41,10 +41,10 @@ public:
     // null for products that are Precision::precise.
     Executor(const model::Program& program, ThreadPool& pool, std::uint32_t chunk_tokens, Communicator& group,
              std::shared_ptr<const PackedWeights> packed = nullptr, Exec exec = Exec::graph);
-    // What the constructor takes, without the KV cache and the packed weights.
+    // What the constructor takes with a pool of `threads`, without the KV cache and the packed weights.
     [[nodiscard]] static std::uint64_t bytes_needed(const model::Program& program, std::uint32_t chunk_tokens,
                                                     const Communicator& group, Precision precision = Precision::precise,
-                                                    Exec exec = Exec::graph);
+                                                    Exec exec = Exec::graph, int threads = 1);
 
     // Some tokens of one sequence, at positions [first, first + tokens.size()).
     struct Piece {

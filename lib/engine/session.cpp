@@ -171,7 +171,8 @@ Result<std::unique_ptr<Session>> Session::create(std::shared_ptr<const model::Mo
         kv_bytes = std::numeric_limits<std::uint64_t>::max();
     }
     std::uint64_t work_bytes =
-        Executor::bytes_needed(program, Core::most_tokens(chunk, options), group, options.precision, options.exec);
+        Executor::bytes_needed(program, Core::most_tokens(chunk, options), group, options.precision, options.exec,
+                               options.threads > 0 ? options.threads : default_thread_count());
     const bool fast = options.precision == Precision::fast;
     if (fast && !PackedWeights::kept(*model, Share(group))) {
         work_bytes += PackedWeights::bytes_needed(program, Share(group));

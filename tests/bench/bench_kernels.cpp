@@ -16,6 +16,11 @@
 #include "bench_roofs.h"
 #include "kernels/api/ops.h"
 #include "kernels/api/tiles.h"
+#ifdef HETERO_BENCH_DNNL
+#include <omp.h>
+
+#include <dnnl.hpp>
+#endif
 
 using namespace hetero::kernels;
 
@@ -175,6 +180,35 @@ void tile_gemm(benchmark::State& state, DType type, std::size_t rows, std::size_
     of_roof(state, 2.0 * static_cast<double>(rows * cols * tokens), bf16_roof());
 }
 
+#ifdef HETERO_BENCH_DNNL
+// oneDNN's product of the same shape, both operands bf16 and in the layout that it chooses: without any expansion.
+void dnnl_gemm(benchmark::State& state, std::size_t rows, std::size_t cols) {
+    using dnnl::memory;
+    const auto tokens = static_cast<memory::dim>(state.range(0));
+    const auto n = static_cast<memory::dim>(rows), k = static_cast<memory::dim>(cols);
+    omp_set_num_threads(1);
+    const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+    dnnl::stream stream(engine);
+    const auto of = [](memory::dim a, memory::dim b, memory::data_type type, memory::format_tag tag) {
+        return memory::desc({a, b}, type, tag);
+    };
+    using Type = memory::data_type;
+    using Tag = memory::format_tag;
+    const dnnl::matmul::desc wanted(of(tokens, k, Type::bf16, Tag::any), of(k, n, Type::bf16, Tag::any),
+                                    of(tokens, n, Type::f32, Tag::ab));
+    const dnnl::matmul::primitive_desc desc(wanted, engine);
+    const memory x(desc.src_desc(), engine), w(desc.weights_desc(), engine), y(desc.dst_desc(), engine);
+    std::memset(x.get_data_handle(), 0, desc.src_desc().get_size());
+    std::memset(w.get_data_handle(), 0, desc.weights_desc().get_size());
+    const dnnl::matmul product(desc);
+    for (auto _ : state) {
+        product.execute(stream, {{DNNL_ARG_SRC, x}, {DNNL_ARG_WEIGHTS, w}, {DNNL_ARG_DST, y}});
+        stream.wait();
+    }
+    of_roof(state, 2.0 * static_cast<double>(rows * cols) * static_cast<double>(tokens), bf16_roof());
+}
+#endif
+
 void pack_weights(benchmark::State& state, DType type) {
     constexpr std::size_t kRows = 1536, kCols = 768;
     const auto w = weights(type, kRows * kCols);
@@ -202,7 +236,8 @@ void dequantize(benchmark::State& state, DType type) {
 
 // ---- attention: one query head of 64
 
-void attention(benchmark::State& state, DType type) {
+void attention(benchmark::State& state, DType type, bool tiles) {
+    const auto run = tiles && tile_ops() != nullptr ? tile_ops()->attention : ops().attention;
     const auto queries = static_cast<std::size_t>(state.range(0)), keys = static_cast<std::size_t>(state.range(1));
     constexpr std::size_t kDim = 64;
     std::vector<std::uint8_t> k(dtype_bytes(type, keys * kDim)), v = k;
@@ -231,7 +266,7 @@ void attention(benchmark::State& state, DType type) {
                              .head_dim_v = kDim,
                              .scale = 0.125F,
                              .softcap = 0};
-    for (auto _ : state) ops().attention(args);
+    for (auto _ : state) run(args);
     const double pairs =
         static_cast<double>(queries) * (static_cast<double>(keys - queries) + (static_cast<double>(queries) + 1) / 2);
     gflops(state, 4.0 * kDim * pairs);
@@ -371,6 +406,13 @@ void register_all() {
                 ->Arg(32)
                 ->Arg(256)
                 ->Arg(512);
+#ifdef HETERO_BENCH_DNNL
+    for (const Shape& s : {Shape{"q", 576, 576}, {"k", 192, 576}, {"gate", 1536, 576}, {"down", 576, 1536}})
+        reg(std::string("dnnl_gemm/bf16/") + s.name, [=](benchmark::State& state) { dnnl_gemm(state, s.rows, s.cols); })
+            ->ArgName("tokens")
+            ->Arg(256)
+            ->Arg(512);
+#endif
     for (const DType type : {DType::q4_0, DType::q4_1, DType::q5_0, DType::q5_1, DType::q8_0})
         reg(std::string("packed_gemm/") + packing_info(packing_of(type)).name + "/memory",
             [=](benchmark::State& state) { packed_gemm(state, type, 98304, 1536); })
@@ -387,13 +429,21 @@ void register_all() {
     }
     reg("gemv/q8_0/head", [](benchmark::State& state) { gemv(state, DType::q8_0, 49152, 576); });
     for (const DType type : {DType::f16, DType::bf16, DType::f32})
-        reg("attention/" + std::string(dtype_info(type).name), [=](benchmark::State& state) { attention(state, type); })
+        reg("attention/" + std::string(dtype_info(type).name),
+            [=](benchmark::State& state) { attention(state, type, false); })
             ->ArgNames({"queries", "keys"})
             ->Args({1, 512})
             ->Args({1, 2048})
             ->Args({1, 32768})
             ->Args({256, 256})
             ->Args({256, 2048});
+
+    if (tile_ops() != nullptr)
+        reg("tile_attention/f16", [](benchmark::State& state) { attention(state, DType::f16, true); })
+            ->ArgNames({"queries", "keys"})
+            ->Args({128, 128})
+            ->Args({384, 512})
+            ->Args({384, 2048});
 
     for (const KvFormat& format : kv_formats)
         reg(std::string("decode_attention/") + format.name, [&](benchmark::State& s) { decode_attention(s, format); })

@@ -92,8 +92,11 @@ TEST_CASE("fast is near to precise, and not the same") {
 TEST_CASE("f32 weights are never rounded") {
     const auto model = tiny_model("llama/f32");
     CHECK(engine::PackedWeights::bytes_needed(model->program) == 0);
-    CHECK(prefilled(*session_of(model, engine::Precision::fast, 64, 1)) ==
-          prefilled(*session_of(model, engine::Precision::precise, 64, 1)));
+    CHECK(decoded(*session_of(model, engine::Precision::fast, 64, 1)) ==
+          decoded(*session_of(model, engine::Precision::precise, 64, 1)));
+    // Attention to many queries may round: kernels/api/tiles.h.
+    CHECK(rms_difference(prefilled(*session_of(model, engine::Precision::fast, 64, 1)),
+                         prefilled(*session_of(model, engine::Precision::precise, 64, 1))) < 0.01);
 }
 
 TEST_CASE("sessions of a model share its packed weights, and these outlive neither") {

@@ -30,7 +30,7 @@ load helper
   [ -n "$HETERO_MAN" ] || skip "HETERO_MAN is not set"
   for tool in "${tools[@]}"; do
     "$tool" --help | sed -n 's/^  \( *--*[^ ].*\)$/\1/p' | sed 's/^ *//; s/  .*//' |
-      grep -oE -- '(^|[ ,])--?[a-zA-Z][a-zA-Z-]*' | tr -d ' ,' | sort -u >help
+      grep -oE -- '(^|[ ,])--?[a-zA-Z][a-zA-Z0-9-]*' | tr -d ' ,' | sort -u >help
     sed -n 's/^\.It Fl //p' "$HETERO_MAN/$tool.1" | sed 's/ Ar .*//; s/ Cm .*//' | tr -d ',' | tr ' ' '\n' |
       grep . | sed 's/^/-/' | sort -u >man
     [ "$(wc -l <help)" -gt 10 ]

@@ -158,7 +158,7 @@ case $scenario in
       -n 2 ./one_more.sh 1 "--tp 3" bash -c 'set -- hetero-prefill -m "$1" --tokens 5,6 -o new.h5 "${@:2}"
         [ $# -gt 7 ] || set -- "$@" --tp 2; exec "$@"' _ "$llama" ;;
   mixed)
-    refuses 2 "rank 1 of it has --chunk 7, the first --chunk 256" \
+    refuses 2 "rank 1 of it has --chunk 7, the first --chunk 512" \
       -n 2 ./one_more.sh 1 "--chunk 7" hetero-prefill --tp 2 -m "$llama" --tokens $prompt -o new.h5
     refuses 2 "rank 1 of it has HETERO_BACKEND scalar, the first HETERO_BACKEND avx2" \
       -n 2 bash -c 'b=avx2; [ $OMPI_COMM_WORLD_RANK -ne 1 ] || b=scalar

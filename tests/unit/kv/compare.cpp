@@ -315,7 +315,7 @@ TEST_CASE("figures of each head: size, place, and the worst channel") {
             if (dim == 6) channel_a += static_cast<double>(x) * x;
         }
     }
-    const auto& part = compared(a, b).parts[2];
+    const auto part = compared(a, b).parts[2];
     REQUIRE(part.heads.size() == 2);
     const kv::HeadDifference &first = part.heads[0], &second = part.heads[1];
     CHECK(first.head == 0);

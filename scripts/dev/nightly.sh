@@ -21,4 +21,9 @@ status=0
 "$bin/hetero-prefill" -m "$model" -f "$work/8192.txt" -o "$work/over.h5" 2>"$work/over.txt" || status=$?
 [ "$status" -eq 3 ] || { echo "a prompt beyond the context ended with $status" >&2; exit 1; }
 grep -q 8193 "$work/over.txt" && grep -q 8192 "$work/over.txt" && [ ! -e "$work/over.h5" ]
+# The vector kernels under AddressSanitizer.
+cmake --preset dev -B build/sanitized-kernels -DHETERO_TESTS=ON -DHETERO_SANITIZE_VECTORS=ON >/dev/null
+cmake --build build/sanitized-kernels --target test_kernels_conformance
+build/sanitized-kernels/bin/test_kernels_conformance
+
 echo "nightly checks passed"

@@ -251,11 +251,11 @@ inline void convert_codes(const KvView& view, std::size_t page, std::size_t rows
             if (view.codes == KvCodes::e4m3fn) {
                 value = load_e4m3fn(from + d) * splat(256.0F);
             } else if (paired) {
-                const U8x16 both = load_bytes(from + d / 32 * 16), low = bits_and(both, 15),
+                const U8x16 both = bytes_load(from + d / 32 * 16), low = bits_and(both, 15),
                             high = bits_at(both, 4, 15);
                 value = code_lanes(view.codes, d % 32 == 0 ? zip_low(low, high) : zip_high(low, high));
             } else {
-                value = code_lanes(view.codes, load_bytes(from + d));
+                value = code_lanes(view.codes, bytes_load(from + d));
             }
             const std::size_t at =
                 view.group != 0 ? d / view.group * kTileKeys + row : row / view.group_tokens * dims + d;

@@ -34,13 +34,13 @@ struct CodeRuns {
 struct I8Runs : CodeRuns {
     template <int Odd>
     static HETERO_INLINE F32x16 at(const std::uint8_t* row, std::size_t r) {
-        return signed_values(load_bytes(row + 16 * r));
+        return signed_values(bytes_load(row + 16 * r));
     }
 };
 struct U8Runs : CodeRuns {
     template <int Odd>
     static HETERO_INLINE F32x16 at(const std::uint8_t* row, std::size_t r) {
-        return unsigned_values(load_bytes(row + 16 * r));
+        return unsigned_values(bytes_load(row + 16 * r));
     }
 };
 struct E4m3fnRuns : CodeRuns {
@@ -52,7 +52,7 @@ struct E4m3fnRuns : CodeRuns {
 };
 template <int Odd>
 HETERO_INLINE I32x16 paired_codes(const std::uint8_t* row, std::size_t r) {  // in the low 4 bits; Odd: r % 2
-    const I32x16 both = widen_unsigned(load_bytes(row + 16 * (r / 2)));
+    const I32x16 both = widen_unsigned(bytes_load(row + 16 * (r / 2)));
     return Odd == 0 ? both : shift_right<4>(both);
 }
 struct U4Runs : CodeRuns {

@@ -7,10 +7,7 @@ namespace {
 
 using Byte = std::uint8_t;
 
-HETERO_INLINE U8x16 load_bytes(const Byte* p) { return bytes_load(p); }
-HETERO_INLINE U8x16 splat_byte(int value) { return bytes_splat(value); }
 HETERO_INLINE U8x16 bits_and(U8x16 a, int mask) { return bytes_and(a, bytes_splat(mask)); }
-HETERO_INLINE U8x16 bits_or(U8x16 a, U8x16 b) { return bytes_or(a, b); }
 // (each byte >> shift) & mask; mask must clear what comes in from the neighbouring byte.
 HETERO_INLINE U8x16 bits_at(U8x16 a, int shift, int mask) { return bits_and(halves_shift_right(a, shift), mask); }
 // (each byte & mask) << shift, for results below 256.
@@ -18,7 +15,7 @@ HETERO_INLINE U8x16 bits_up(U8x16 a, int shift, int mask) { return halves_shift_
 HETERO_INLINE F32x16 unsigned_values(U8x16 codes) { return to_float(widen_unsigned(codes)); }
 HETERO_INLINE F32x16 signed_values(U8x16 codes) { return to_float(widen_signed(codes)); }
 HETERO_INLINE F32x16 signed_values(U8x16 codes, int zero) {
-    return to_float(widen_signed(bytes_sub(codes, splat_byte(zero))));
+    return to_float(widen_signed(bytes_sub(codes, bytes_splat(zero))));
 }
 
 template <class T>
@@ -34,7 +31,7 @@ HETERO_INLINE F32x16 splat_f16(const Byte* p) { return splat(f16_at(p)); }
 // 16 bytes of two nibbles each, looked up in the 16 values they can take: the low ones are run 0, the high ones run 1.
 template <class Sink>
 HETERO_INLINE void nibble_runs(const Byte* qs, F32x16 table, Sink sink) {
-    const I32x16 packed = widen_unsigned(load_bytes(qs));
+    const I32x16 packed = widen_unsigned(bytes_load(qs));
     sink(0, lookup(table, packed));
     sink(1, lookup(table, shift_right<4>(packed)));
 }
@@ -67,7 +64,7 @@ struct I8 {
     static constexpr std::size_t kElems = 16, kBytes = 16;
     template <class Sink>
     static HETERO_INLINE void decode(const Byte* b, Sink sink) {
-        sink(0, signed_values(load_bytes(b)));
+        sink(0, signed_values(bytes_load(b)));
     }
 };
 
@@ -76,8 +73,8 @@ struct Q8_0 {
     template <class Sink>
     static HETERO_INLINE void decode(const Byte* b, Sink sink) {
         const F32x16 d = splat_f16(b);
-        sink(0, signed_values(load_bytes(b + 2)) * d);
-        sink(1, signed_values(load_bytes(b + 18)) * d);
+        sink(0, signed_values(bytes_load(b + 2)) * d);
+        sink(1, signed_values(bytes_load(b + 18)) * d);
     }
 };
 
@@ -112,9 +109,9 @@ struct Q5_0 {
     template <class Sink>
     static HETERO_INLINE void decode(const Byte* b, Sink sink) {
         const F32x16 d = splat_f16(b);
-        const U8x16 qs = load_bytes(b + 6);
-        sink(0, signed_values(bits_or(bits_and(qs, 0xf), expand_bits(bits_from<std::uint16_t>(b + 2), 16)), 16) * d);
-        sink(1, signed_values(bits_or(bits_at(qs, 4, 0xf), expand_bits(bits_from<std::uint16_t>(b + 4), 16)), 16) * d);
+        const U8x16 qs = bytes_load(b + 6);
+        sink(0, signed_values(bytes_or(bits_and(qs, 0xf), expand_bits(bits_from<std::uint16_t>(b + 2), 16)), 16) * d);
+        sink(1, signed_values(bytes_or(bits_at(qs, 4, 0xf), expand_bits(bits_from<std::uint16_t>(b + 4), 16)), 16) * d);
     }
 };
 
@@ -123,10 +120,10 @@ struct Q5_1 {
     template <class Sink>
     static HETERO_INLINE void decode(const Byte* b, Sink sink) {
         const F32x16 d = splat_f16(b), m = splat_f16(b + 2);
-        const U8x16 qs = load_bytes(b + 8);
-        sink(0, unsigned_values(bits_or(bits_and(qs, 0xf), expand_bits(bits_from<std::uint16_t>(b + 4), 16))) * d + m);
+        const U8x16 qs = bytes_load(b + 8);
+        sink(0, unsigned_values(bytes_or(bits_and(qs, 0xf), expand_bits(bits_from<std::uint16_t>(b + 4), 16))) * d + m);
         sink(1,
-             unsigned_values(bits_or(bits_at(qs, 4, 0xf), expand_bits(bits_from<std::uint16_t>(b + 6), 16))) * d + m);
+             unsigned_values(bytes_or(bits_at(qs, 4, 0xf), expand_bits(bits_from<std::uint16_t>(b + 6), 16))) * d + m);
     }
 };
 
@@ -135,12 +132,12 @@ struct Q2_K {
     template <class Sink>
     static HETERO_INLINE void decode(const Byte* b, Sink sink) {
         alignas(64) float scale[16], min[16];
-        const U8x16 packed = load_bytes(b);
+        const U8x16 packed = bytes_load(b);
         store(scale, splat_f16(b + 80) * unsigned_values(bits_and(packed, 0xf)));
         store(min, splat_f16(b + 82) * unsigned_values(bits_at(packed, 4, 0xf)));
 #pragma GCC unroll 16
         for (int run = 0; run < 16; ++run) {
-            const U8x16 qs = load_bytes(b + 16 + 32 * (run / 8) + 16 * (run % 2));
+            const U8x16 qs = bytes_load(b + 16 + 32 * (run / 8) + 16 * (run % 2));
             const F32x16 q = unsigned_values(bits_at(qs, 2 * (run / 2 % 4), 3));
             sink(run, splat(scale[run]) * q - splat(min[run]));
         }
@@ -162,10 +159,10 @@ struct Q3_K {
         store(scale, splat_f16(b + 108) * signed_values(codes, 32));
 #pragma GCC unroll 16
         for (int run = 0; run < 16; ++run) {
-            const U8x16 qs = load_bytes(b + 32 + 32 * (run / 8) + 16 * (run % 2));
-            const U8x16 hmask = load_bytes(b + 16 * (run % 2));
+            const U8x16 qs = bytes_load(b + 32 + 32 * (run / 8) + 16 * (run % 2));
+            const U8x16 hmask = bytes_load(b + 16 * (run % 2));
             const U8x16 high_bit = halves_shift_left(bits_at(hmask, run / 2, 1), 2);  // set: add 4
-            sink(run, splat(scale[run]) * signed_values(bits_or(bits_at(qs, 2 * (run / 2 % 4), 3), high_bit), 4));
+            sink(run, splat(scale[run]) * signed_values(bytes_or(bits_at(qs, 2 * (run / 2 % 4), 3), high_bit), 4));
         }
     }
 };
@@ -195,8 +192,8 @@ struct Q4_K {
         k4_scale_min(b, sm);
 #pragma GCC unroll 4
         for (int chunk = 0; chunk < 4; ++chunk) {  // 64 values: 32 low nibbles, then 32 high ones
-            const I32x16 a = widen_unsigned(load_bytes(b + 16 + 32 * chunk));
-            const I32x16 c = widen_unsigned(load_bytes(b + 32 + 32 * chunk));
+            const I32x16 a = widen_unsigned(bytes_load(b + 16 + 32 * chunk));
+            const I32x16 c = widen_unsigned(bytes_load(b + 32 + 32 * chunk));
             const F32x16 low = sm.scale(2 * chunk) * iota() - sm.min(2 * chunk);
             const F32x16 high = sm.scale(2 * chunk + 1) * iota() - sm.min(2 * chunk + 1);
             sink(4 * chunk, lookup(low, a));
@@ -216,10 +213,10 @@ struct Q5_K {
 #pragma GCC unroll 16
         for (int run = 0; run < 16; ++run) {
             const int group = run / 2;
-            const U8x16 qs = load_bytes(b + 48 + 32 * (group / 2) + 16 * (run % 2));
-            const U8x16 high = halves_shift_left(bits_at(load_bytes(b + 16 + 16 * (run % 2)), group, 1), 4);
+            const U8x16 qs = bytes_load(b + 48 + 32 * (group / 2) + 16 * (run % 2));
+            const U8x16 high = halves_shift_left(bits_at(bytes_load(b + 16 + 16 * (run % 2)), group, 1), 4);
             const U8x16 low = bits_at(qs, 4 * (group % 2), 0xf);
-            sink(run, sm.scale(group) * unsigned_values(bits_or(low, high)) - sm.min(group));
+            sink(run, sm.scale(group) * unsigned_values(bytes_or(low, high)) - sm.min(group));
         }
     }
 };
@@ -229,15 +226,15 @@ struct Q6_K {
     template <class Sink>
     static HETERO_INLINE void decode(const Byte* b, Sink sink) {
         alignas(64) float scale[16];
-        store(scale, splat_f16(b + 208) * signed_values(load_bytes(b + 192)));
+        store(scale, splat_f16(b + 208) * signed_values(bytes_load(b + 192)));
 #pragma GCC unroll 16
         for (int run = 0; run < 16; ++run) {
             const int half = run / 8, plane = run / 2 % 4;
-            const U8x16 ql = load_bytes(b + 64 * half + 16 * (run % 4));
-            const U8x16 qh = load_bytes(b + 128 + 32 * half + 16 * (run % 2));
+            const U8x16 ql = bytes_load(b + 64 * half + 16 * (run % 4));
+            const U8x16 qh = bytes_load(b + 128 + 32 * half + 16 * (run % 2));
             const U8x16 low = bits_at(ql, plane < 2 ? 0 : 4, 0xf);
             const U8x16 high = bits_up(halves_shift_right(qh, 2 * plane), 4, 3);
-            sink(run, splat(scale[run]) * signed_values(bits_or(low, high), 32));
+            sink(run, splat(scale[run]) * signed_values(bytes_or(low, high), 32));
         }
     }
 };

@@ -32,7 +32,7 @@ struct Packing {
         if constexpr (Bits == 4) {
             for (; n >= 32; n -= 32, codes += 32, packed += 16)
                 bytes_store(packed,
-                            join_nibbles(bits_and(load_bytes(codes), 15), bits_and(load_bytes(codes + 16), 15)));
+                            join_nibbles(bits_and(bytes_load(codes), 15), bits_and(bytes_load(codes + 16), 15)));
         }
         for (; n >= 8; n -= 8, codes += 8, packed += Bits) {
             std::memcpy(&word, codes, 8);
@@ -48,9 +48,9 @@ struct Packing {
     static void unpack_all(bool is_signed, const std::uint8_t* packed, std::uint8_t* codes, std::size_t n) {
         std::uint64_t word = 0;
         if constexpr (Bits == 4) {
-            const U8x16 sign = splat_byte(is_signed ? 8 : 0);
+            const U8x16 sign = bytes_splat(is_signed ? 8 : 0);
             for (; n >= 32; n -= 32, codes += 32, packed += 16) {
-                const U8x16 both = load_bytes(packed), even = bits_and(both, 15), odd = bits_at(both, 4, 15);
+                const U8x16 both = bytes_load(packed), even = bits_and(both, 15), odd = bits_at(both, 4, 15);
                 bytes_store(codes, bytes_sub(bytes_xor(zip_low(even, odd), sign), sign));
                 bytes_store(codes + 16, bytes_sub(bytes_xor(zip_high(even, odd), sign), sign));
             }

@@ -57,22 +57,22 @@ void dequantize_i8(const std::int8_t* q, float scale, float* x, std::size_t n) {
     const auto* bytes = reinterpret_cast<const Byte*>(q);
     const F32x16 s = splat(scale);
     std::size_t i = 0;
-    for (; i + 16 <= n; i += 16) store(x + i, signed_values(load_bytes(bytes + i)) * s);
+    for (; i + 16 <= n; i += 16) store(x + i, signed_values(bytes_load(bytes + i)) * s);
     if (i < n) {
         Byte last[16] = {};
         std::memcpy(last, bytes + i, n - i);
-        store(x + i, signed_values(load_bytes(last)) * s, n - i);
+        store(x + i, signed_values(bytes_load(last)) * s, n - i);
     }
 }
 
 void dequantize_u8(const std::uint8_t* q, float scale, float zero_point, float* x, std::size_t n) {
     const F32x16 s = splat(scale), z = splat(zero_point);
     std::size_t i = 0;
-    for (; i + 16 <= n; i += 16) store(x + i, unsigned_values(load_bytes(q + i)) * s + z);
+    for (; i + 16 <= n; i += 16) store(x + i, unsigned_values(bytes_load(q + i)) * s + z);
     if (i < n) {
         Byte last[16] = {};
         std::memcpy(last, q + i, n - i);
-        store(x + i, unsigned_values(load_bytes(last)) * s + z, n - i);
+        store(x + i, unsigned_values(bytes_load(last)) * s + z, n - i);
     }
 }
 

@@ -12,6 +12,7 @@
 //
 #include "kernels/cpu/math.h"
 //
+#include "kernels/cpu/amx_bf16.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/tile_config.h"
 
@@ -23,14 +24,6 @@ using Byte = std::uint8_t;
 constexpr std::size_t kPage = kKvPageTokens, kRows = 16, kTile = 1024;  // bytes of a tile
 constexpr std::size_t kKeyTiles = kPage / 16;
 static_assert(kPage == 64);
-
-HETERO_INLINE std::size_t smaller(std::size_t a, std::size_t b) { return a < b ? a : b; }
-
-HETERO_INLINE __m512i interleaved_bf16(__m512 even, __m512 odd) {
-    const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
-                                           21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-    return _mm512_permutexvar_epi16(order, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(odd, even)));
-}
 
 // 32 values as bf16, and what that lacks of them.
 struct Split {
@@ -134,7 +127,7 @@ void load_values(const KvView& v, std::size_t page, std::size_t keys, std::size_
             __m512i pairs[16];  // [pair of keys][dim][2]
 #pragma GCC unroll 16
             for (std::size_t i = 0; i < 16; ++i)
-                pairs[i] = interleaved_bf16(value(32 * half + 2 * i), value(32 * half + 2 * i + 1));
+                pairs[i] = bf16_pairs(value(32 * half + 2 * i), value(32 * half + 2 * i + 1));
             transpose(pairs);
             Byte* to = tiles + (2 * tile + half) * kTile;
 #pragma GCC unroll 16
@@ -197,20 +190,6 @@ HETERO_INLINE void multiply_keys(const Byte* k, const Byte* q, const Plan& plan,
     _tile_stored(3, scores + 3 * kTile, 64);
 }
 
-// 2^x within 2^-13, 0 for what is far below.
-HETERO_INLINE __m512 exp2(__m512 x) {
-    const __m512 n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    const __m512 f = _mm512_sub_ps(x, n);
-    __m512 p = _mm512_set1_ps(9.618129e-3F);
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(5.5504109e-2F));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(2.4022651e-1F));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(6.9314718e-1F));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0F));
-    return _mm512_scalef_ps(p, n);
-}
-
-constexpr float kLog2E = 1.44269504088896341F;
-
 // Scores to weights in bf16; what the output so far must be multiplied by. Masked: some key is out of some row's sight.
 template <bool Masked>
 HETERO_INLINE __m512 weigh_keys(State& state, std::size_t page, float factor, const float* scores, Byte* weights) {
@@ -247,8 +226,8 @@ HETERO_INLINE __m512 weigh_keys(State& state, std::size_t page, float factor, co
             if constexpr (Masked) p[i] = _mm512_maskz_mov_ps(in_sight(key + i), p[i]);
             sum[i] = _mm512_add_ps(sum[i], p[i]);
         }
-        _mm512_store_si512(weights + 32 * key, interleaved_bf16(p[0], p[1]));
-        _mm512_store_si512(weights + 32 * key + 64, interleaved_bf16(p[2], p[3]));
+        _mm512_store_si512(weights + 32 * key, bf16_pairs(p[0], p[1]));
+        _mm512_store_si512(weights + 32 * key + 64, bf16_pairs(p[2], p[3]));
     }
     state.max = max;
     state.sum = _mm512_fmadd_ps(state.sum, correction,

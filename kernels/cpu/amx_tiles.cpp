@@ -14,6 +14,7 @@
 //
 #include "kernels/cpu/packing.h"
 //
+#include "kernels/cpu/amx_bf16.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/tile_config.h"
 #include "kernels/ref/ref.h"
@@ -27,15 +28,6 @@ constexpr std::size_t kPanelBytes = 512 * 1024;                             // o
 constexpr std::size_t kPanelSteps = 48;                                     // columns expanded together, at most
 static_assert(kPanelBytes <= kScratchFloats * sizeof(float) && kPanelSteps * kStepBytes <= kPanelBytes);
 static_assert(packed_cols == tile_cols && 2 * packed_rows == tile_tokens);
-
-HETERO_INLINE std::size_t smaller(std::size_t a, std::size_t b) { return a < b ? a : b; }
-
-// Two times 16 values to 16 pairs of bf16, first and second of a pair from a and b.
-HETERO_INLINE __m512i bf16_pairs(__m512 a, __m512 b) {
-    const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
-                                           21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-    return _mm512_permutexvar_epi16(order, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(b, a)));
-}
 
 // ---- weights: 16 rows of a block as a tile, [pair of columns][row][2]
 
@@ -194,17 +186,10 @@ void round(const float* x, std::size_t x_stride, std::size_t n_tokens, const Til
         });
 }
 
-// 1 / (1 + exp(-x)) within 2^-13: 2^f on [-1/2, 1/2] by its Taylor polynomial, and the reciprocal of the instruction.
+// 1 / (1 + exp(-x)) within 2^-13, with the reciprocal of the instruction.
 HETERO_INLINE __m512 sigmoid(__m512 x) {
-    const __m512 t = _mm512_mul_ps(x, _mm512_set1_ps(-1.44269504088896341F));
-    const __m512 n = _mm512_roundscale_ps(t, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    const __m512 f = _mm512_sub_ps(t, n);
-    __m512 p = _mm512_set1_ps(9.618129e-3F);
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(5.5504109e-2F));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(2.4022651e-1F));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(6.9314718e-1F));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0F));
-    return _mm512_rcp14_ps(_mm512_add_ps(_mm512_scalef_ps(p, n), _mm512_set1_ps(1.0F)));
+    const __m512 power = exp2(_mm512_mul_ps(x, _mm512_set1_ps(-kLog2E)));
+    return _mm512_rcp14_ps(_mm512_add_ps(power, _mm512_set1_ps(1.0F)));
 }
 
 void silu_mul(const float* gate, const float* up, std::size_t stride, std::size_t n_tokens, const TileColumns& out) {

@@ -170,8 +170,6 @@ void run_tile(const Tile& tile, std::size_t tokens) {
     }
 }
 
-HETERO_INLINE std::size_t smaller(std::size_t a, std::size_t b) { return a < b ? a : b; }
-
 // n values, then zeros up to a multiple of 16.
 HETERO_INLINE void pack(const float* src, float* dst, std::size_t n) {
     std::size_t i = 0;

@@ -5,6 +5,9 @@
 namespace hetero::kernels::HETERO_ISA {
 namespace {
 
+// std::min would not have internal linkage.
+HETERO_INLINE std::size_t smaller(std::size_t a, std::size_t b) { return a < b ? a : b; }
+
 // exp(x) = mantissa * 2^power, mantissa in [0.7, 1.5], for |x| < 1000; the mantissa is NaN where x is. Relative error
 // below 2 * 2^-24.
 struct Exp {

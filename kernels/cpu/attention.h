@@ -86,13 +86,18 @@ HETERO_INLINE float dot(const float* q, const typename Element::Type* k, std::si
     return sum(acc);
 }
 
+// So far: the largest score, and the sum of exp(score - max), by key mod 16.
+struct Softmax {
+    float max;
+    F32x16 sum;
+};
+
 // A query of one head in a block, and its softmax so far: out holds the sum of exp(s - max) * v, not yet divided.
 struct Row {
     const float* q;
     float* out;
     std::size_t begin, end;  // keys of the tile that it sees
-    float max;
-    F32x16 sum;  // by key mod 16
+    Softmax softmax;
     F32x16 correction;
     alignas(64) float p[kTileKeys];  // scores, then weights
 };
@@ -160,34 +165,36 @@ void score_keys(Row& row, Rows<Element> k, std::size_t dims) {
     for (; key < row.end; ++key) row.p[key] = dot<Element>(row.q, k.at(key), dims);
 }
 
-// Scores to weights.
-HETERO_INLINE void weigh_keys(Row& row, float scale, float softcap) {
+// The scores p of a tile's keys [begin, end) to weights, those of other keys in the same runs of 16 to 0. Returns what
+// the values so far must be multiplied by.
+HETERO_INLINE F32x16 weigh_keys(float* p, std::size_t begin, std::size_t end, float scale, float softcap,
+                                Softmax& softmax) {
     const F32x16 lowest = splat(-__builtin_inff());
-    const std::size_t first_run = row.begin / 16, end_run = (row.end + 15) / 16;
+    const std::size_t first_run = begin / 16, end_run = (end + 15) / 16;
     F32x16 scores[kTileKeys / 16];
     F32x16 top = lowest;
     for (std::size_t run = first_run; run < end_run; ++run) {
-        const std::size_t from = run * 16 < row.begin ? row.begin - run * 16 : 0;
-        const std::size_t to = row.end - run * 16 < 16 ? row.end - run * 16 : 16;
-        F32x16 s = where_between(from, to, load(row.p + 16 * run), lowest) * splat(scale);
+        const std::size_t from = run * 16 < begin ? begin - run * 16 : 0, to = smaller(16, end - run * 16);
+        F32x16 s = where_between(from, to, load(p + 16 * run), lowest) * splat(scale);
         if (softcap > 0) s = tanh(s / splat(softcap)) * splat(softcap);
         s = where_between(from, to, s, lowest);
         scores[run] = s;
         top = max(s, top);
     }
     const float tile_max = max_lane(top);
-    const float new_max = tile_max > row.max ? tile_max : row.max;
-    row.correction = splat(1.0F);
-    if (new_max != row.max) {
-        row.correction = exp(splat(row.max) - splat(new_max));
-        row.sum = row.sum * row.correction;
-        row.max = new_max;
+    const float new_max = tile_max > softmax.max ? tile_max : softmax.max;
+    F32x16 correction = splat(1.0F);
+    if (new_max != softmax.max) {
+        correction = exp(splat(softmax.max) - splat(new_max));
+        softmax.sum = softmax.sum * correction;
+        softmax.max = new_max;
     }
     for (std::size_t run = first_run; run < end_run; ++run) {
         const F32x16 weights = exp(scores[run] - splat(new_max));
-        row.sum = row.sum + weights;
-        store(row.p + 16 * run, weights);
+        softmax.sum = softmax.sum + weights;
+        store(p + 16 * run, weights);
     }
+    return correction;
 }
 
 // A tile of keys for a block of rows. Step by step for all of them: each step's rows do not wait for one another.
@@ -196,7 +203,8 @@ void add_tile(const AttentionArgs& a, Row* rows, std::size_t n, Rows<Element> k,
     for (std::size_t i = 0; i < n; ++i)
         if (rows[i].begin < rows[i].end) score_keys<Element>(rows[i], k, a.head_dim_k);
     for (std::size_t i = 0; i < n; ++i)
-        if (rows[i].begin < rows[i].end) weigh_keys(rows[i], a.scale, a.softcap);
+        if (rows[i].begin < rows[i].end)
+            rows[i].correction = weigh_keys(rows[i].p, rows[i].begin, rows[i].end, a.scale, a.softcap, rows[i].softmax);
     for (std::size_t i = 0; i < n;) {
         const bool pair = i + 1 < n && rows[i].begin == rows[i + 1].begin && rows[i].end == rows[i + 1].end;
         if (rows[i].begin < rows[i].end) {
@@ -316,8 +324,7 @@ void attend(const AttentionArgs& a) {
             const std::size_t head = (block + i) % a.n_heads;
             rows[i].q = a.q + query(i) * a.q_stride + head * a.q_head_stride;
             rows[i].out = a.out + query(i) * a.out_stride + head * a.out_head_stride;
-            rows[i].max = -__builtin_inff();
-            rows[i].sum = zero();
+            rows[i].softmax = {-__builtin_inff(), zero()};
             for (std::size_t d = 0; d < a.head_dim_v; ++d) rows[i].out[d] = 0;
         }
         const std::size_t first_key = keys_begin(0), end_key = keys_end(n - 1);
@@ -340,7 +347,7 @@ void attend(const AttentionArgs& a) {
         }
         for (std::size_t i = 0; i < n; ++i) {
             if (keys_begin(i) >= keys_end(i)) continue;  // no key in sight: zero
-            scale_to(rows[i].out, splat(sum(rows[i].sum)), a.head_dim_v);
+            scale_to(rows[i].out, splat(sum(rows[i].softmax.sum)), a.head_dim_v);
         }
     }
 }

@@ -280,8 +280,7 @@ public:
             for (std::size_t d = a_.head_dim_k; d < k_stride_; ++d) q[d] = 0;
             order(q, q_runs_ + h * k_stride_);
             for (std::size_t d = 0; d < v_stride_; ++d) acc_[h * v_stride_ + d] = 0;
-            max_[h] = -__builtin_inff();
-            sum_[h] = zero();
+            softmax_[h] = {-__builtin_inff(), zero()};
             for (std::size_t g = 0; g < kMostGroups; ++g) {
                 zeros_[h][g] = zero();
                 q_sums_[h][g] = 0;
@@ -301,7 +300,8 @@ public:
     // Keys [begin, end) of the tile; `more`: the next one will be read too.
     void add_tile(std::size_t tile, std::size_t begin, std::size_t end, bool more) {
         score(tile, begin, end, more && ahead_);
-        for (std::size_t h = 0; h < n_; ++h) weigh(h, begin, end);
+        for (std::size_t h = 0; h < n_; ++h)
+            correction_[h] = weigh_keys(scores_ + h * kTileKeys, begin, end, a_.scale, a_.softcap, softmax_[h]);
         add_values(tile, begin, end, more && ahead_);
     }
 
@@ -309,12 +309,15 @@ public:
         for (std::size_t h = 0; h < n_; ++h) {
             float* part = parts + h * stride;
             const float* acc = acc_ + h * v_stride_;
-            part[0] = max_[h];
-            part[1] = sum(sum_[h]);
+            part[0] = softmax_[h].max;
+            part[1] = sum(softmax_[h].sum);
             for (std::size_t d = 0; d < a_.head_dim_v; ++d)
                 part[2 + d] = acc[v_.paired ? d / 32 * 32 + d % 2 * 16 + d % 32 / 2 : d];
             if (!has_codes(a_.v) || a_.v.zero_offset == 0) continue;
-            for (std::size_t d = 0; d < a_.head_dim_v; ++d) part[2 + d] += sum(zeros_[h][d / a_.v.group]);
+            for (std::size_t g = 0; g < a_.head_dim_v / a_.v.group; ++g) {
+                const float low = sum(zeros_[h][g]);
+                for (std::size_t d = 0; d < a_.v.group; ++d) part[2 + g * a_.v.group + d] += low;
+            }
         }
     }
 
@@ -422,33 +425,6 @@ private:
             }
     }
 
-    // Scores to weights.
-    void weigh(std::size_t h, std::size_t begin, std::size_t end) {
-        float* row = scores_ + h * kTileKeys;
-        const F32x16 lowest = splat(-__builtin_inff());
-        F32x16 scores[kTileKeys / 16], top = lowest;
-        const std::size_t first_run = begin / 16, end_run = (end + 15) / 16;
-        for (std::size_t run = first_run; run < end_run; ++run) {
-            const std::size_t from = run * 16 < begin ? begin - run * 16 : 0, to = smaller(16, end - run * 16);
-            F32x16 s = where_between(from, to, load(row + 16 * run), lowest) * splat(a_.scale);
-            if (a_.softcap > 0) s = tanh(s / splat(a_.softcap)) * splat(a_.softcap);
-            scores[run] = where_between(from, to, s, lowest);
-            top = max(scores[run], top);
-        }
-        const float tile_max = max_lane(top), new_max = tile_max > max_[h] ? tile_max : max_[h];
-        correction_[h] = splat(1.0F);
-        if (new_max != max_[h]) {
-            correction_[h] = exp(splat(max_[h]) - splat(new_max));
-            sum_[h] = sum_[h] * correction_[h];
-            max_[h] = new_max;
-        }
-        for (std::size_t run = first_run; run < end_run; ++run) {
-            const F32x16 weight = exp(scores[run] - splat(new_max));
-            sum_[h] = sum_[h] + weight;
-            store(row + 16 * run, weight);
-        }
-    }
-
     void add_values(std::size_t tile, std::size_t begin, std::size_t end, bool more) {
         const KvView& v = a_.v;
         const TileRows values = rows(v, tile, begin, more);
@@ -489,8 +465,7 @@ private:
     float* acc_;                      // [head][dim], in the order of runs
     float *scores_, *products_;       // [head][key of the tile]; scores become weights
     float* weights_;                  // [head][group][key of the tile], times the scales
-    float max_[kHeadsAtOnce];
-    F32x16 sum_[kHeadsAtOnce];  // by key mod 16
+    Softmax softmax_[kHeadsAtOnce];
     F32x16 correction_[kHeadsAtOnce];
     F32x16 zeros_[kHeadsAtOnce][kMostGroups];  // by key mod 16: the sum of weight * zero
     float q_sums_[kHeadsAtOnce][kMostGroups];

@@ -16,6 +16,7 @@ namespace hetero::kernels {
 // How a page stores numbers: as floats of a type, or as codes, value = code * scale + zero (hetero-quant(7)). Codes of 4
 // bits are two a byte, the even dim in the low half.
 enum class KvCodes : std::uint8_t { floats, i8, u8, i4, u4, e4m3fn };
+[[gnu::always_inline]] constexpr bool is_paired(KvCodes codes) { return codes == KvCodes::i4 || codes == KvCodes::u4; }
 
 // K or V of one layer and one KV head in memory, in pages: token t is row t % 64 of the tile [64][head_dim] that begins
 // `offset` bytes after pages[t / 64]. Pages without a visible token are not read.
@@ -151,13 +152,9 @@ struct Ops {
     // attention.
     void (*attention_merge)(const float* parts, std::size_t n_spans, std::size_t head_dim, float* out);
 
-    // KV int8, one group of n values (stride elements apart): scale and zero are given, already rounded to their stored type.
-    // symmetric: q = clamp(rne(x / scale), -127, 127); asymmetric: q = clamp(rne((x - zero) / scale), 0, 255).
-    // scale 0: every q is 0; x NaN: the lowest q. Exact: division, not multiplication by a reciprocal.
+    // Weights of one scale: q = clamp(rne(x / scale), -127, 127); scale 0: every q is 0; x NaN: -127. Exact: division, not
+    // multiplication by a reciprocal.
     void (*quantize_i8)(const float* x, float scale, std::int8_t* q, std::size_t n);
-    void (*quantize_u8)(const float* x, float scale, float zero, std::uint8_t* q, std::size_t n);
-    void (*dequantize_i8)(const std::int8_t* q, float scale, float* x, std::size_t n);               // x = q * scale
-    void (*dequantize_u8)(const std::uint8_t* q, float scale, float zero, float* x, std::size_t n);  // x = q * scale + zero, no FMA
     // Smallest and largest of n >= 1 values; false (and the outputs unspecified) if any is NaN or infinite. Exact.
     bool (*min_max)(const float* x, std::size_t n, float* min, float* max);
 

@@ -234,15 +234,19 @@ void convert_rows(Rows<Element> src, std::size_t rows, std::size_t dims, float* 
 
 // Runs of 16 lanes are whole, and within a group.
 inline bool can_convert(const KvView& view, std::size_t dims) {
-    const std::size_t unit = view.codes == KvCodes::i4 || view.codes == KvCodes::u4 ? 32 : 16;
+    const std::size_t unit = is_paired(view.codes) ? 32 : 16;
     return view.codes == KvCodes::floats || (dims % unit == 0 && view.group % 16 == 0);
+}
+
+// The low 4 bits of each lane in two's complement.
+HETERO_INLINE F32x16 signed_nibbles(I32x16 codes) {
+    return lookup(where_less(iota(), splat(8.0F), iota(), iota() - splat(16.0F)), codes);
 }
 
 // Codes of a tile's first rows to f32: code * scale + zero, each rounded.
 HETERO_INLINE F32x16 code_lanes(KvCodes codes, U8x16 bytes) {
     if (codes == KvCodes::i8) return signed_values(bytes);
-    if (codes == KvCodes::i4)
-        return lookup(where_less(iota(), splat(8.0F), iota(), iota() - splat(16.0F)), widen_unsigned(bytes));
+    if (codes == KvCodes::i4) return signed_nibbles(widen_unsigned(bytes));
     return unsigned_values(bytes);
 }
 
@@ -250,7 +254,7 @@ inline void convert_codes(const KvView& view, std::size_t page, std::size_t rows
     const std::byte* bytes = view.pages[page];
     const auto halves_at = [&](std::size_t offset) { return reinterpret_cast<const std::uint16_t*>(bytes + offset); };
     const std::uint16_t *scales = halves_at(view.scale_offset), *zeros = halves_at(view.zero_offset);
-    const bool paired = view.codes == KvCodes::i4 || view.codes == KvCodes::u4;
+    const bool paired = is_paired(view.codes);
     for (std::size_t row = 0; row < rows; ++row, dst += dims) {
         const auto* from =
             reinterpret_cast<const std::uint8_t*>(bytes + view.offset) + row * view.token_stride / (paired ? 2 : 1);

@@ -66,9 +66,7 @@ struct I4Runs : CodeRuns {
     static constexpr bool kPaired = true;
     template <int Odd>
     static HETERO_INLINE F32x16 at(const std::uint8_t* row, std::size_t r) {
-        const F32x16 high = splat(8.0F);
-        const F32x16 values = where_less(iota(), high, iota(), iota() - splat(16.0F));
-        return lookup(values, paired_codes<Odd>(row, r));
+        return signed_nibbles(paired_codes<Odd>(row, r));
     }
 };
 
@@ -238,13 +236,13 @@ const SpanKernels& span_kernels(const KvView& view) {
 
 HETERO_INLINE std::size_t row_bytes(const KvView& view) {
     if (view.codes == KvCodes::floats) return view.token_stride * (view.dtype == DType::f32 ? 4 : 2);
-    return view.codes == KvCodes::i4 || view.codes == KvCodes::u4 ? view.token_stride / 2 : view.token_stride;
+    return is_paired(view.codes) ? view.token_stride / 2 : view.token_stride;
 }
 
 // Runs are whole within groups, and tokens of a group within a tile.
 bool has_kernels(const KvView& view, std::size_t head_dim) {
     if (view.codes == KvCodes::floats) return true;
-    const std::size_t unit = view.codes == KvCodes::i4 || view.codes == KvCodes::u4 ? 32 : 16;
+    const std::size_t unit = is_paired(view.codes) ? 32 : 16;
     if (head_dim % unit != 0) return false;
     if (view.group == 0) return kTileKeys % view.group_tokens == 0;
     return view.group % unit == 0 && head_dim % view.group == 0 && head_dim / view.group <= kMostGroups;

@@ -25,7 +25,7 @@
 //
 #include "kernels/cpu/elementwise.h"
 //
-#include "kernels/cpu/kv_int8.h"
+#include "kernels/cpu/int8.h"
 //
 #include "kernels/cpu/kv_codes.h"
 //
@@ -61,9 +61,6 @@ const Ops kOps = {
     .attention_span = attention_span,
     .attention_merge = attention_merge,
     .quantize_i8 = quantize_i8,
-    .quantize_u8 = quantize_u8,
-    .dequantize_i8 = dequantize_i8,
-    .dequantize_u8 = dequantize_u8,
     .min_max = min_max,
     .min_max_rows = min_max_rows,
     .min_max_columns = min_max_columns,

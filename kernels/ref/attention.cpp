@@ -21,7 +21,7 @@ double e4m3fn_value(unsigned code) {
 }
 
 double code_value(KvCodes codes, const std::byte* row, std::size_t dim) {
-    const bool half = codes == KvCodes::i4 || codes == KvCodes::u4;
+    const bool half = is_paired(codes);
     auto code = std::to_integer<unsigned>(row[half ? dim / 2 : dim]);
     if (half) code = dim % 2 == 0 ? code & 15 : code >> 4;
     switch (codes) {
@@ -44,10 +44,9 @@ double element(const KvView& view, std::size_t token, std::size_t dim, std::size
     const std::byte* page = view.pages[token / kKvPageTokens];
     const std::size_t row = token % kKvPageTokens, i = row * view.token_stride + dim;
     if (view.codes != KvCodes::floats) {
-        const bool half = view.codes == KvCodes::i4 || view.codes == KvCodes::u4;
         const std::size_t at =
             view.group != 0 ? dim / view.group * kKvPageTokens + row : row / view.group_tokens * head_dim + dim;
-        const std::byte* codes = page + view.offset + row * view.token_stride / (half ? 2 : 1);
+        const std::byte* codes = page + view.offset + row * view.token_stride / (is_paired(view.codes) ? 2 : 1);
         const double zero = view.zero_offset == 0 ? 0 : f16_at(page, view.zero_offset, at);
         return code_value(view.codes, codes, dim) * f16_at(page, view.scale_offset, at) + zero;
     }

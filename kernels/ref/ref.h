@@ -34,9 +34,6 @@ float packed_weight(Packing packing, const void* packed, std::size_t row, std::s
 
 // tiles.cpp
 extern const TileOps kTileOps;
-void tile_round(const float* x, std::size_t x_stride, std::size_t n_tokens, const TileColumns& out);
-void tile_silu_mul(const float* gate, const float* up, std::size_t stride, std::size_t n_tokens,
-                   const TileColumns& out);
 void tile_gemm(Packing packing, const void* packed, std::size_t row_begin, std::size_t row_end, std::size_t cols,
                const Bf16* x, std::size_t n_tokens, bool add, float* y, std::size_t y_stride);
 
@@ -59,11 +56,8 @@ void attention_span(const AttentionArgs& args, std::size_t key_begin, std::size_
                     std::size_t parts_stride);
 void attention_merge(const float* parts, std::size_t n_spans, std::size_t head_dim, float* out);
 
-// kv_int8.cpp
+// int8.cpp
 void quantize_i8(const float* x, float scale, std::int8_t* q, std::size_t n);
-void quantize_u8(const float* x, float scale, float zero, std::uint8_t* q, std::size_t n);
-void dequantize_i8(const std::int8_t* q, float scale, float* x, std::size_t n);
-void dequantize_u8(const std::uint8_t* q, float scale, float zero, float* x, std::size_t n);
 bool min_max(const float* x, std::size_t n, float* min, float* max);
 
 // kv_codes.cpp

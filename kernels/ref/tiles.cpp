@@ -26,8 +26,6 @@ void write_tiles(std::size_t n_tokens, const TileColumns& out, Value value) {
                 t < n_tokens && c < out.n_cols ? f32_to_bf16(value(t, c)) : Bf16{0};
 }
 
-}  // namespace
-
 void tile_round(const float* x, std::size_t x_stride, std::size_t n_tokens, const TileColumns& out) {
     write_tiles(n_tokens, out, [&](std::size_t t, std::size_t c) { return x[t * x_stride + c]; });
 }
@@ -40,6 +38,8 @@ void tile_silu_mul(const float* gate, const float* up, std::size_t stride, std::
         return y;
     });
 }
+
+}  // namespace
 
 void tile_gemm(Packing packing, const void* packed, std::size_t row_begin, std::size_t row_end, std::size_t cols,
                const Bf16* x, std::size_t n_tokens, bool add, float* y, std::size_t y_stride) {

@@ -135,9 +135,7 @@ kernels::KvView KvCache::view(std::size_t layer, PartId part, std::uint32_t head
         view.pages = memory_.data();
         view.offset = pool_->tile_offset(layer, part, head);
         view.codes = format->codes;
-        view.token_stride = format->codes == kernels::KvCodes::i4 || format->codes == kernels::KvCodes::u4
-                                ? 2 * format->row_bytes
-                                : format->row_bytes;
+        view.token_stride = format->row_bytes * (kernels::is_paired(format->codes) ? 2 : 1);
         view.scale_offset = view.offset + format->scale_offset;
         view.zero_offset = format->zero_offset == 0 ? 0 : view.offset + format->zero_offset;
         view.group = format->group;

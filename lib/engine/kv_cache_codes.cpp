@@ -114,7 +114,7 @@ void KvCache::reopen(std::size_t layer, std::uint64_t n_tokens) noexcept {
             const std::byte* codes = from + token % page_tokens * format.row_bytes;
             std::uint16_t* to = tail_row(layer, head, token);
             for (std::size_t d = 0; d < format.head_dim; ++d) {
-                const bool half = format.codes == KvCodes::i4 || format.codes == KvCodes::u4;
+                const bool half = kernels::is_paired(format.codes);
                 auto code = std::to_integer<int>(codes[half ? d / 2 : d]);
                 if (half) code = d % 2 == 0 ? code & 15 : code >> 4;
                 if (format.codes == KvCodes::i4) code = (code ^ 8) - 8;

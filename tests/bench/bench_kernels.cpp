@@ -490,17 +490,6 @@ void register_all() {
             ops().quantize_i8(x, 0.01F, reinterpret_cast<std::int8_t*>(q), kValues);
         });
     });
-    reg("quantize_u8", [](benchmark::State& s) {
-        stream(s, 5, [](auto* x, auto*, auto*, auto* q) { ops().quantize_u8(x, 0.01F, -1, q, kValues); });
-    });
-    reg("dequantize_i8", [](benchmark::State& s) {
-        stream(s, 5, [](auto*, auto* y, auto*, auto* q) {
-            ops().dequantize_i8(reinterpret_cast<const std::int8_t*>(q), 0.01F, y, kValues);
-        });
-    });
-    reg("dequantize_u8", [](benchmark::State& s) {
-        stream(s, 5, [](auto*, auto* y, auto*, auto* q) { ops().dequantize_u8(q, 0.01F, -1, y, kValues); });
-    });
     reg("min_max", [](benchmark::State& s) {
         stream(s, 4, [](auto* x, auto*, auto*, auto*) {
             float low = 0, high = 0;

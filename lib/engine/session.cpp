@@ -462,6 +462,7 @@ Status Session::import_layer(const kv::Header& header, std::uint32_t layer, cons
         impl_->imported.assign(n_layers, false);
         impl_->import_tokens = n_tokens;
         impl_->position = 0;
+        impl_->cache.truncate(0);
     }
     if (impl_->import_tokens != n_tokens) {
         return fail(Errc::bad_input, "layer {} has {} tokens, the layers before it {}", layer, n_tokens,

@@ -123,6 +123,20 @@ TEST_CASE("a state in the resident codec is taken and given bit for bit") {
         }
 }
 
+TEST_CASE("codes: a state replaces what a session holds") {
+    const auto plain = make_session(tiny_model(), 200);
+    prefill(*plain, some_tokens(40));
+    for (const KvCodecs& codecs : all_codecs()) {
+        INFO(name_of(codecs));
+        const auto fresh = session_of(codecs), used = session_of(codecs);
+        prefill(*used, some_tokens(100));
+        copy_state(*plain, *fresh);
+        copy_state(*plain, *used);
+        CHECK(differing(state_of(*used), state_of(*fresh)) == 0);
+        for (const TokenId token : some_tokens(40)) CHECK(step(*used, token) == step(*fresh, token));
+    }
+}
+
 TEST_CASE("codes: a prefilled token has the same bits in any chunk, on any number of threads") {
     for (const KvCodecs& codecs : all_codecs()) {
         INFO(name_of(codecs));

@@ -197,6 +197,7 @@ Status GroupedCodec::decode_to(const Params& params, const Shape& shape, std::sp
     HETERO_CHECK(check(params, shape.head_dim));
     HETERO_CHECK(check_sizes(*this, params, shape, out.size() / kernels::dtype_info(type).block_bytes,
                              {values.size(), scale.size(), zero.size()}));
+    HETERO_CHECK(check_bytes(type, shape, out.size()));
     HETERO_TRY(const bool fits, Decoder(*this, params, shape, values, scale, zero, type, out, error).run());
     if (fits) return {};
     return Codec::decode_to(params, shape, values, scale, zero, type, out, error);  // which finds the place

@@ -311,6 +311,7 @@ Status GroupedCodec::encode_from(const Params& params, const Shape& shape, DType
     HETERO_CHECK(check(params, shape.head_dim));
     HETERO_CHECK(check_sizes(*this, params, shape, values.size() / kernels::dtype_info(type).block_bytes,
                              {out.values.size(), out.scale.size(), out.zero.size()}));
+    HETERO_CHECK(check_bytes(type, shape, values.size()));
     return Encoder(*this, params, shape, type, values, out, error).run();
 } catch (const std::bad_alloc&) {
     return fail(Errc::resource, "out of memory: scratch for {} bytes", values.size());

@@ -194,7 +194,7 @@ Result<std::unique_ptr<Bench>> Bench::create(std::shared_ptr<const model::Model>
     HETERO_CHECK(impl->prefill_prompts());
     return std::unique_ptr<Bench>(new Bench(std::move(impl)));
 } catch (const std::bad_alloc&) {
-    return fail(Errc::resource, "out of memory: the states of {} texts", texts.size());
+    return fail(Errc::resource, "out of memory: the states of the texts");
 }
 
 const kv::Identity& Bench::identity() const noexcept { return impl_->identity; }

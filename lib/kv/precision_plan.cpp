@@ -231,19 +231,16 @@ Result<PrecisionPlan> read_precision_plan(const std::string& path) {
 }
 
 std::string to_toml(const PrecisionPlan& plan) {
-    std::string out = fmt::format(
-        "precision_plan = {}\ntool = {}\n\n[model]\nname = {}\narch_digest = \"{}\"\nlineage = \"{}\"\n"
-        "weights_digest = \"{}\"\n",
-        format_version, toml_string(plan.tool), toml_string(plan.model_name), to_hex(plan.arch_digest),
-        to_hex(plan.lineage), to_hex(plan.weights_digest));
-    std::string texts;
-    for (const PlanText& text : plan.texts) {
-        texts +=
-            fmt::format("  {{name = {}, sha256 = \"{}\", prompt_tokens = {}, steps = {}, held_out = {}}},\n",
-                        toml_string(text.name), to_hex(text.sha256), text.prompt_tokens, text.steps, text.held_out);
-    }
     // Keys of the document itself stand before its tables.
-    out.insert(out.find("\n[model]"), fmt::format("texts = [\n{}]\n", texts));
+    std::string out =
+        fmt::format("precision_plan = {}\ntool = {}\ntexts = [\n", format_version, toml_string(plan.tool));
+    for (const PlanText& text : plan.texts) {
+        out += fmt::format("  {{name = {}, sha256 = \"{}\", prompt_tokens = {}, steps = {}, held_out = {}}},\n",
+                           toml_string(text.name), to_hex(text.sha256), text.prompt_tokens, text.steps, text.held_out);
+    }
+    out += fmt::format("]\n\n[model]\nname = {}\narch_digest = \"{}\"\nlineage = \"{}\"\nweights_digest = \"{}\"\n",
+                       toml_string(plan.model_name), to_hex(plan.arch_digest), to_hex(plan.lineage),
+                       to_hex(plan.weights_digest));
     append_figures(out, "calibration", plan.calibration);
     append_figures(out, "held_out", plan.held_out);
     append_figures(out, "floor", plan.floor);
@@ -294,10 +291,6 @@ Scheme scheme_from_spec(const quant::Spec& spec, std::uint32_t sinks, std::uint3
     const quant::Codec& codec = *quant::find_codec(spec.codec);
     if (!codec.quantized()) return {spec.codec, spec.params, codec.value_dtype(spec.params)};
     return {spec.codec, spec.params, source_dtype, sinks, window};
-}
-
-Scheme plan_scheme(const PrecisionPlan& plan, std::size_t layer, PartId part, DType source_dtype) {
-    return scheme_from_spec(plan.specs(part)[layer], plan.sinks, plan.window, source_dtype);
 }
 
 }  // namespace hetero::kv

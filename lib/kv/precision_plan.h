@@ -72,9 +72,8 @@ Result<PrecisionPlan> read_precision_plan(const std::string& path);
 [[nodiscard]] Status check_plan(const PrecisionPlan& plan, const std::string& plan_name, const Identity& identity);
 [[nodiscard]] bool same_weights(const PrecisionPlan& plan, const Identity& identity) noexcept;
 
-// How a layer's part is stored; source_dtype is what the unquantized values have.
-[[nodiscard]] Scheme plan_scheme(const PrecisionPlan& plan, std::size_t layer, PartId part, DType source_dtype);
-// The same from a spec; sinks and window hold for quantized codecs only.
+// How a part is stored; sinks and window hold for quantized codecs only, source_dtype is what the unquantized values
+// have.
 [[nodiscard]] Scheme scheme_from_spec(const quant::Spec& spec, std::uint32_t sinks, std::uint32_t window,
                                       DType source_dtype);
 

@@ -4,6 +4,7 @@
 #include <new>
 
 #include "kernels/api/ops.h"
+#include "quant/place.h"
 
 namespace hetero::quant {
 namespace {
@@ -27,13 +28,6 @@ Shape range_of(const Shape& shape, std::uint64_t first, std::uint64_t n) {
 
 tl::unexpected<Error> no_memory(const Shape& shape) {
     return fail(Errc::resource, "out of memory: scratch for {} values", shape.elements());
-}
-
-Status check_bytes(DType type, const Shape& shape, std::size_t found) {
-    const std::size_t size = kernels::dtype_info(type).block_bytes;
-    if (found % size == 0 && found / size == shape.elements()) return {};
-    return fail(Errc::bad_input, "{} bytes for {} values of {}", found, shape.elements(),
-                kernels::dtype_info(type).name);
 }
 
 }  // namespace

@@ -31,12 +31,8 @@ public:
                      std::span<std::byte> out, float* error) const override;
 
 protected:
-    // Integer codes of the channel axis: the codes' range.
-    struct Range {
-        int low = 0, high = 0;
-    };
-
-    [[nodiscard]] virtual int bits() const noexcept = 0;  // of a code, 2 to 8
+    [[nodiscard]] virtual int bits() const noexcept = 0;                                  // of a code, 2 to 8
+    [[nodiscard]] virtual bool is_signed(const Params&) const noexcept { return false; }  // codes in two's complement
     // True: encode_rows() and decode_rows() take values of every type, and tell the error. Else they get f32 and null.
     [[nodiscard]] virtual bool any_type() const noexcept { return false; }
     // Of n groups with these extremes, what their codes are made from. `min` is null where params.symmetric: `max` is
@@ -45,7 +41,6 @@ protected:
                                       float* scale, float* zero) const noexcept = 0;
     // Turns them into what is stored: f16 values where the scale type is f16.
     virtual void round_to_stored(std::span<float> /*scale*/, std::span<float> /*zero*/) const noexcept {}
-    [[nodiscard]] virtual Range range(const Params& params) const noexcept = 0;  // signed codes: low < 0
     // Codes, a byte each, of rows that are a group or part of one, with a scale and zero each; x.n bytes a row.
     virtual void encode_rows(const Params& params, const KvValues& x, const float* scale, const float* zero,
                              std::uint8_t* q, std::size_t q_stride, float* error) const noexcept = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "kernels/api/ops.h"
@@ -76,6 +77,36 @@ double integer_error_bound(const Params& params, int levels, double min, double 
     const auto magnitude = static_cast<float>(std::max(std::fabs(min), std::fabs(max)) + std::fabs(group.zero));
     const float ulp = std::nextafter(magnitude, std::numeric_limits<float>::infinity()) - magnitude;
     return group.scale / 2.0 + 2.0 * ulp;
+}
+
+void store_scales(const Params& params, std::span<const float> from, std::span<std::byte> to,
+                  std::size_t index) noexcept {
+    to = to.subspan(index * scale_bytes(params));
+    if (params.scale_dtype == DType::f32) {
+        std::memcpy(to.data(), from.data(), from.size_bytes());
+        return;
+    }
+    std::array<std::uint16_t, 256> half;
+    for (std::size_t first = 0; first < from.size(); first += half.size()) {
+        const std::size_t n = std::min(half.size(), from.size() - first);
+        kernels::ops().f32_to_f16(from.data() + first, half.data(), n);
+        std::memcpy(to.data() + 2 * first, half.data(), 2 * n);
+    }
+}
+
+void load_scales(const Params& params, std::span<const std::byte> from, std::size_t index,
+                 std::span<float> to) noexcept {
+    from = from.subspan(index * scale_bytes(params));
+    if (params.scale_dtype == DType::f32) {
+        std::memcpy(to.data(), from.data(), to.size_bytes());
+        return;
+    }
+    std::array<std::uint16_t, 256> half;
+    for (std::size_t first = 0; first < to.size(); first += half.size()) {
+        const std::size_t n = std::min(half.size(), to.size() - first);
+        std::memcpy(half.data(), from.data() + 2 * first, 2 * n);
+        kernels::ops().f16_to_f32(half.data(), to.data() + first, n);
+    }
 }
 
 Status check_group_params(std::string_view codec, const Params& params, std::uint32_t head_dim) {

@@ -32,6 +32,13 @@ struct GroupScale {
     return params.scale_dtype == DType::f16 ? 2 : 4;
 }
 
+// Scales, or zeros, to and from an array of params.scale_dtype, which may lie at any address: the `index`-th and on.
+// They are values of that type already.
+void store_scales(const Params& params, std::span<const float> from, std::span<std::byte> to,
+                  std::size_t index) noexcept;
+void load_scales(const Params& params, std::span<const std::byte> from, std::size_t index,
+                 std::span<float> to) noexcept;
+
 // Axis, group, rotation and scale type that a codec with groups takes.
 [[nodiscard]] Status check_group_params(std::string_view codec, const Params& params, std::uint32_t head_dim);
 

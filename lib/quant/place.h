@@ -25,6 +25,14 @@ namespace hetero::quant {
     return {};
 }
 
+// Bytes of the shape's values as floats of a type.
+[[nodiscard]] inline Status check_bytes(DType type, const Shape& shape, std::size_t found) {
+    const std::size_t size = kernels::dtype_info(type).block_bytes;
+    if (found % size == 0 && found / size == shape.elements()) return {};
+    return fail(Errc::bad_input, "{} bytes for {} values of {}", found, shape.elements(),
+                kernels::dtype_info(type).name);
+}
+
 // "token 5, head 1, dim 7" of an element's index.
 [[nodiscard]] inline std::string place_text(const Shape& shape, std::size_t index) {
     const std::size_t row = static_cast<std::size_t>(shape.heads) * shape.head_dim;

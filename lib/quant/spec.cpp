@@ -66,7 +66,8 @@ Status unknown_word(std::string_view text, std::string_view word) {
 
 // Data: hetero-quant(7) has the same table.
 constexpr std::array<Preset, 7> table{{
-    {"int8-strict", "", "wf9:channel:g64", "had:int8:token:asym", 4, "9.1 bits, every probability within 0.01 of f16's"},
+    {"int8-strict", "", "wf9:channel:g64", "had:int8:token:asym", 4,
+     "9.1 bits, every probability within 0.01 of f16's"},
     {"int8-accurate", "hk8", "wf8:channel:g64", "had:int8:token", 4, "8.4 bits, nearly f16's results"},
     {"int8-fast", "", "int8:channel:g64:asym", "int8:token", 0, "8.4 bits, the least work"},
     {"int8-int6", "", "wf8:channel:g64", "had:int6:token", 4, "7.4 bits"},
@@ -112,6 +113,16 @@ Result<Spec> parse_spec(std::string_view text) {
     }
     spec.params.hadamard = rotated;
     return spec;
+}
+
+Result<std::vector<Spec>> parse_specs(std::string_view list) {
+    std::vector<Spec> specs;
+    while (true) {
+        const std::size_t comma = list.find(',');
+        HETERO_TRY(specs.emplace_back(), parse_spec(list.substr(0, comma)));
+        if (comma == std::string_view::npos) return specs;
+        list.remove_prefix(comma + 1);
+    }
 }
 
 std::string to_text(const Spec& spec) {

@@ -20,6 +20,8 @@ struct Spec {
 
 // usage: names the word that is wrong and the nearest known one. Whether a head size fits is Codec::check()'s to say.
 [[nodiscard]] Result<Spec> parse_spec(std::string_view text);
+// Specs with commas between them.
+[[nodiscard]] Result<std::vector<Spec>> parse_specs(std::string_view list);
 // The shortest text that parse_spec() reads as `spec`, with the axis always named where the codec has one.
 [[nodiscard]] std::string to_text(const Spec& spec);
 

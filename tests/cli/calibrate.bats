@@ -100,6 +100,11 @@ texts() {
   [ "$lines" -eq $((2 * 3 + (2 * layers + 3 + 4) * 2)) ] || { echo "$lines"; return 1; }
   calibrate --bits 8 --formats int8 -o plan.toml --resume work -q >/dev/null
   cmp whole.toml plan.toml
+  # All of it is a slice too, and stops.
+  calibrate --bits 8 --formats int8 -o one.toml --resume one --slice 0/1 -q >printed
+  [ ! -s printed ]
+  [ ! -e one.toml ]
+  [ "$(cat one/journal-*.txt | wc -l)" -eq "$lines" ]
 }
 
 @test "an epsilon is kept, or the run says what is over it" {
@@ -128,10 +133,14 @@ texts() {
   refuses 3 'plan.toml' calibrate --bits 8 -o plan.toml
 }
 
-# The scripts over the tools, with a Slurm that runs the tasks one after the other.
+# The scripts over the tools, where a build leaves them, with a Slurm that runs copies, one task after the other.
 @test "calibrate.sh and the Slurm array give the same plan" {
   texts
-  scripts=$BATS_TEST_DIRNAME/../../scripts/calibrate
+  scripts=$PWD/tree/scripts/calibrate
+  mkdir -p tree/scripts tree/build/release
+  cp -r "$BATS_TEST_DIRNAME/../../scripts/calibrate" tree/scripts
+  ln -s "$HETERO_BIN" tree/build/release/bin
+  unset HETERO_BIN
   export HETERO_STEPS=20 HETERO_PROMPT_TOKENS=50 HETERO_SEARCH_STEPS=10 HETERO_CALIBRATE_FORMATS=int8 \
     HETERO_K_OPTIONS=int3:channel:g32:asym,wf4,int8:channel:g32:asym HETERO_V_OPTIONS=had:int3,had:int4,int8,f16
   "$scripts/calibrate.sh" "$tiny" 8 alone @a.ids @b.ids @c.ids >/dev/null 2>&1
@@ -145,6 +154,9 @@ while [[ $1 == --* ]]; do
     *) shift 2 ;;
   esac
 done
+mkdir -p spool/job
+cp "$1" spool/job/script
+set -- "$PWD/spool/job/script" "${@:2}"
 for ((i = 0; i <= last; ++i)); do
   if [ -n "$array" ]; then SLURM_ARRAY_TASK_ID=$i "$@" >>log 2>&1; else "$@" >>log 2>&1; fi
 done

@@ -77,16 +77,17 @@ Status Tool::check_files(Files files) const {
     return tool::check_files(files);
 }
 
+Status Tool::write_file(const std::string& path, std::string_view text, unsigned mode) const {
+    HETERO_TRY(auto file, io::AtomicFile::create(path, overwrite(), mode));
+    HETERO_CHECK(file.write(std::as_bytes(std::span(text))));
+    return file.publish();
+}
+
 Status Tool::finish_run(const Status& body_status) {
     if (!body_status && body_status.error().code != Errc::check_failed && !report_complete_) return body_status;
     if (silent_) return body_status;
     if (!body_status) report_["message"] = body_status.error().message;
-    if (!report_path_.empty()) {
-        HETERO_TRY(auto file, io::AtomicFile::create(report_path_, overwrite()));
-        const std::string text = dump(report_);
-        HETERO_CHECK(file.write(std::as_bytes(std::span(text))));
-        HETERO_CHECK(file.publish());
-    }
+    if (!report_path_.empty()) HETERO_CHECK(write_file(report_path_, dump(report_)));
     if (json_) HETERO_CHECK(write_stdout(dump(report_)));
     return body_status;
 }

@@ -47,6 +47,10 @@ public:
     // From now on this process writes nothing but errors: neither stdout nor --report nor notes.
     void silence() noexcept { silent_ = quiet_ = true, show_progress_ = false; }
 
+    // A result beside the report, complete or not at all. `mode`: private_file or shared_file of io/atomic_file.h.
+    [[nodiscard]] Status write_file(const std::string& path, std::string_view text,
+                                    unsigned mode = io::private_file) const;
+
     // Data for stdout, written at once.
     Status print(std::string_view data);
     // A line for people, on stderr unless -q.

@@ -35,12 +35,6 @@ Result<calib::Slice> parse_slice(const std::string& text) {
     return calib::Slice{static_cast<std::size_t>(*index), static_cast<std::size_t>(*count)};
 }
 
-Status write_file(const Tool& tool, const std::string& path, std::string_view text) {
-    HETERO_TRY(auto file, io::AtomicFile::create(path, tool.overwrite(), io::shared_file));
-    HETERO_CHECK(file.write(std::as_bytes(std::span(text))));
-    return file.publish();
-}
-
 class Calibration {
 public:
     Calibration(Tool& tool, const CalibrateOptions& options) : tool_(tool), options_(options) {}
@@ -57,14 +51,13 @@ public:
             journal_ = std::make_unique<calib::Journal>(std::move(journal));
         }
         campaign_.emplace(*bench_, journal_.get(), tool_.provenance("").version);
-        if (slice.count > 1) return run_slice(slice);
+        if (!options_.slice.empty()) return run_slice(slice);
         HETERO_CHECK(measure_formats());
-        if (searching()) HETERO_CHECK(search());
+        if (options_.searching()) HETERO_CHECK(search());
         return finish();
     }
 
 private:
-    [[nodiscard]] bool searching() const { return options_.bits || (options_.epsilon && !options_.output.empty()); }
     [[nodiscard]] double shown_epsilon() const { return options_.epsilon.value_or(usual_epsilon); }
 
     Status check_outputs() {
@@ -114,11 +107,11 @@ private:
         ladder_.sinks = static_cast<std::uint32_t>(options_.sinks);
         ladder_.window = static_cast<std::uint32_t>(options_.window);
         if (!options_.k_options.empty()) {
-            HETERO_TRY(ladder_.k, parse_specs(options_.k_options));
+            HETERO_TRY(ladder_.k, quant::parse_specs(options_.k_options));
             ladder_.base_k = (ladder_.k.size() - 1) / 2;
         }
         if (!options_.v_options.empty()) {
-            HETERO_TRY(ladder_.v, parse_specs(options_.v_options));
+            HETERO_TRY(ladder_.v, quant::parse_specs(options_.v_options));
             ladder_.base_v = (ladder_.v.size() - 1) / 2;
         }
         for (const kv::PartId part : {kv::PartId::k, kv::PartId::v}) {
@@ -132,7 +125,7 @@ private:
     // The work that is known beforehand, all of which the last run finds in the journal.
     Status run_slice(calib::Slice slice) {
         std::vector<Job> jobs = format_jobs(), search = calib::search_jobs(ladder_, loaded_.identity.n_layers);
-        if (!searching()) search.clear();
+        if (!options_.searching()) search.clear();
         std::vector<std::size_t> all = calibration_;
         all.insert(all.end(), held_out_.begin(), held_out_.end());
         start("measure", jobs.size() * all.size() + search.size() * calibration_.size());
@@ -155,20 +148,24 @@ private:
         return campaign_->run(jobs, texts, steps, [this] { step(); });
     }
 
-    Row make_row(std::string name, const Assignment& assignment, const Outcome& on_texts, const Outcome& on_held_out) {
+    [[nodiscard]] std::uint64_t steps_inside(const Outcome& outcome) const {
+        return static_cast<std::uint64_t>(
+            std::count_if(outcome.steps.begin(), outcome.steps.end(),
+                          [&](const calib::Step& one) { return one.max_abs_dp <= shown_epsilon(); }));
+    }
+    [[nodiscard]] Row make_row(std::string name, const Assignment& assignment, const Outcome& on_texts) const {
         Row row;
         row.name = std::move(name);
         row.assignment = assignment;
         row.bits = bench_->bits_per_value(assignment);
         row.calibration = on_texts.figures;
-        if (!held_out_.empty()) row.held_out = on_held_out.figures;
-        std::size_t inside = 0;
-        for (const Outcome* outcome : {&on_texts, &on_held_out}) {
-            for (const calib::Step& one : outcome->steps) inside += one.max_abs_dp <= shown_epsilon() ? 1 : 0;
-        }
-        row.inside =
-            static_cast<double>(inside) / static_cast<double>(on_texts.steps.size() + on_held_out.steps.size());
+        row.steps_inside = steps_inside(on_texts);
         return row;
+    }
+    void add_held_out(Row& row, const Outcome& outcome) const {
+        if (held_out_.empty()) return;
+        row.held_out = outcome.figures;
+        row.steps_inside += steps_inside(outcome);
     }
 
     Status measure_formats() {
@@ -186,7 +183,8 @@ private:
                 *options_.epsilon, gate_value(floor_, options_.strict));
         }
         for (std::size_t i = 0; i < formats_.size(); ++i) {
-            rows_.push_back(make_row(formats_[i].name, formats_[i].assignment, on_texts[i + 1], on_held_out[i + 1]));
+            rows_.push_back(make_row(formats_[i].name, formats_[i].assignment, on_texts[i + 1]));
+            add_held_out(rows_.back(), on_held_out[i + 1]);
         }
         return {};
     }
@@ -206,15 +204,7 @@ private:
         HETERO_TRY(const auto on_held_out, measure(chosen, held_out_, options_.steps));
         std::size_t at = 0;
         for (Row& row : rows_) {
-            if (!row.searched) continue;
-            const Outcome& outcome = on_held_out[at++];
-            if (held_out_.empty()) continue;
-            row.held_out = outcome.figures;
-            const auto n = static_cast<double>(row.calibration->positions);
-            std::size_t inside = 0;
-            for (const calib::Step& one : outcome.steps) inside += one.max_abs_dp <= shown_epsilon() ? 1 : 0;
-            row.inside =
-                (row.inside * n + static_cast<double>(inside)) / (n + static_cast<double>(outcome.steps.size()));
+            if (row.searched) add_held_out(row, on_held_out[at++]);
         }
         return {};
     }
@@ -245,26 +235,22 @@ private:
         std::sort(budgets.begin(), budgets.end());
         budgets.erase(std::unique(budgets.begin(), budgets.end()), budgets.end());
         std::vector<std::vector<Assignment>> offered;
-        std::size_t total = 0;
         for (const double bits : budgets) {
             HETERO_TRY(offered.emplace_back(),
                        calib::candidates(ladder_, evidence_, static_cast<std::uint64_t>(bits / bits_of),
                                          bits == options_.bits));
-            total += offered.back().size();
         }
         std::vector<Job> jobs;
         for (const auto& group : offered) {
             for (const Assignment& one : group) jobs.push_back({Job::Kind::drift, one});
         }
-        start("candidates", total * calibration_.size());
+        start("candidates", jobs.size() * calibration_.size());
         HETERO_TRY(const auto outcomes, measure(jobs, calibration_, options_.steps));
         std::size_t at = 0;
-        const Outcome none;
         std::optional<Row> best;  // a smaller one that is better serves a larger budget too
         for (std::size_t i = 0; i < budgets.size(); ++i) {
             for (const Assignment& one : offered[i]) {
-                Row row = make_row("", one, outcomes[at++], none);
-                row.held_out.reset();
+                Row row = make_row("", one, outcomes[at++]);
                 if (!best || row.calibration->kl_mean < best->calibration->kl_mean) best = std::move(row);
             }
             if (!best) continue;
@@ -286,7 +272,7 @@ private:
         report["floor"] = to_json(floor_);
         report["formats"] = to_json(rows_);
         Status verdict = {};
-        if (searching()) {
+        if (options_.searching()) {
             if (!plan_row_) {
                 return fail(Errc::check_failed, "over epsilon: no choice of these options stays within {}",
                             *options_.epsilon);
@@ -294,7 +280,7 @@ private:
             const kv::PrecisionPlan plan = make_plan(rows_[*plan_row_]);
             report["plan"] = rows_[*plan_row_].name;
             report["bits_per_value"] = plan.bits_per_value;
-            if (!options_.output.empty()) HETERO_CHECK(write_file(tool_, options_.output, kv::to_toml(plan)));
+            HETERO_CHECK(write(options_.output, kv::to_toml(plan)));
             if (plan.gate && !plan.gate->passed) {
                 verdict = fail(Errc::check_failed, "over epsilon: {} reaches {:.3g} on the {} texts, allowed are {}",
                                rows_[*plan_row_].name, worst(rows_[*plan_row_]),
@@ -304,13 +290,17 @@ private:
                                *options_.epsilon);
             }
         }
-        if (!options_.csv.empty()) HETERO_CHECK(write_file(tool_, options_.csv, to_csv(rows_, shown_epsilon())));
-        if (!options_.svg.empty())
-            HETERO_CHECK(write_file(tool_, options_.svg, to_svg(rows_, loaded_.identity.model_id)));
+        HETERO_CHECK(write(options_.csv, to_csv(rows_, shown_epsilon())));
+        HETERO_CHECK(write(options_.svg, to_svg(rows_, loaded_.identity.model_id)));
         tool_.note("noise of f16 KV itself: KL mean {:.2e}, max {:.2e}; E_p p99 {:.4f}, max {:.4f}", floor_.kl_mean,
                    floor_.kl_max, floor_.dp_p99, floor_.dp_max);
         if (!tool_.json()) HETERO_CHECK(tool_.print(to_markdown(rows_, shown_epsilon())));
         return verdict;
+    }
+
+    // Where a file is wanted.
+    [[nodiscard]] Status write(const std::string& path, std::string_view text) const {
+        return path.empty() ? Status{} : tool_.write_file(path, text, io::shared_file);
     }
 
     [[nodiscard]] double worst(const Row& row) const {

@@ -20,6 +20,7 @@ struct CalibrateOptions {
     bool strict = false;
     std::uint64_t sinks = 4, window = 0;
     std::string output, csv, svg, resume, slice;
+    [[nodiscard]] bool searching() const { return bits || (epsilon && !output.empty()); }
 };
 
 Status run_calibrate(Tool& tool, const CalibrateOptions& options);
@@ -31,7 +32,6 @@ struct Format {
     calib::Assignment assignment;
 };
 Result<Format> parse_format(std::string_view text, const kv::Identity& identity);
-Result<std::vector<quant::Spec>> parse_specs(std::string_view list);
 
 // Each text's first tokens, prompt_tokens and steps at most; those of shorter texts leave the steps whole and shorten
 // the prompt. The name is the file's, without folder and extension.
@@ -45,7 +45,11 @@ struct Row {
     calib::Assignment assignment;
     double bits = 0;
     std::optional<kv::DriftFigures> calibration, held_out;
-    double inside = 0;  // fraction of all steps whose E_p is at most epsilon
+    std::uint64_t steps_inside = 0;  // of all, those whose E_p is at most epsilon
+    [[nodiscard]] double inside() const {
+        const std::uint64_t steps = calibration->positions + (held_out ? held_out->positions : 0);
+        return static_cast<double>(steps_inside) / static_cast<double>(steps);
+    }
 };
 [[nodiscard]] std::string to_markdown(const std::vector<Row>& rows, double epsilon);
 [[nodiscard]] std::string to_csv(const std::vector<Row>& rows, double epsilon);

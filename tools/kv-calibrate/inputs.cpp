@@ -32,12 +32,10 @@ Result<Format> parse_format(std::string_view text, const kv::Identity& identity)
     std::uint32_t sinks = 0, window = 0;
     quant::Spec k, v;
     const std::string_view bare = rest.substr(0, rest.find('+'));
-    const auto preset = std::find_if(quant::presets().begin(), quant::presets().end(), [&](const quant::Preset& one) {
-        return bare == one.name || (!one.alias.empty() && bare == one.alias);
-    });
-    if (preset != quant::presets().end()) sinks = preset->sinks;
+    const auto preset = quant::find_preset(bare);
+    if (preset) sinks = preset->sinks;
     HETERO_CHECK(take_kept(rest, text, sinks, window));
-    if (preset != quant::presets().end()) {
+    if (preset) {
         HETERO_TRY(k, quant::parse_spec(preset->k));
         HETERO_TRY(v, quant::parse_spec(preset->v));
     } else {
@@ -50,16 +48,6 @@ Result<Format> parse_format(std::string_view text, const kv::Identity& identity)
     return Format{std::string(text),
                   calib::uniform(identity.n_layers, kv::scheme_from_spec(k, sinks, window, kernels::DType::f16),
                                  kv::scheme_from_spec(v, sinks, window, kernels::DType::f16))};
-}
-
-Result<std::vector<quant::Spec>> parse_specs(std::string_view list) {
-    std::vector<quant::Spec> specs;
-    while (true) {
-        const std::size_t comma = list.find(',');
-        HETERO_TRY(specs.emplace_back(), quant::parse_spec(list.substr(0, comma)));
-        if (comma == std::string_view::npos) return specs;
-        list.remove_prefix(comma + 1);
-    }
 }
 
 Result<std::vector<calib::Text>> read_texts(const CalibrateOptions& options, const std::vector<std::string>& files,

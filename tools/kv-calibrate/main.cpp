@@ -16,13 +16,12 @@ Status assign_positive(std::optional<double>& out, std::string_view text) {
 
 Status check_usage(const CalibrateOptions& options) {
     if (options.texts.empty()) return fail(Errc::usage, "no texts: give some with --text");
-    const bool searching = options.bits || (options.epsilon && !options.output.empty());
-    if (options.formats.empty() && !searching) {
+    if (options.formats.empty() && !options.searching()) {
         return fail(Errc::usage,
                     "nothing to do: give formats to measure with --formats, or a plan to search with -o and --bits or "
                     "--epsilon");
     }
-    if (!options.output.empty() && !searching) {
+    if (!options.output.empty() && !options.searching()) {
         return fail(Errc::usage, "a plan needs a goal: give --bits or --epsilon");
     }
     if (options.strict && !options.epsilon) return fail(Errc::usage, "--strict goes with --epsilon");

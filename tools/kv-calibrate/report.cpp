@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "calibrate.h"
+#include "common/xml_text.h"
 
 namespace hetero::tool {
 namespace {
@@ -15,20 +16,6 @@ std::string csv_figures(const std::optional<kv::DriftFigures>& f) {
                        f->top1);
 }
 
-std::string xml_text(std::string_view text) {
-    std::string out;
-    for (const char c : text) {
-        if (c == '<') {
-            out += "&lt;";
-        } else if (c == '&') {
-            out += "&amp;";
-        } else {
-            out += c;
-        }
-    }
-    return out;
-}
-
 }  // namespace
 
 std::string to_markdown(const std::vector<Row>& rows, double epsilon) {
@@ -39,7 +26,7 @@ std::string to_markdown(const std::vector<Row>& rows, double epsilon) {
     for (const Row& row : rows) {
         const kv::DriftFigures& f = *row.calibration;
         out += fmt::format("| {} | {:.3f} | {} | {:.2e} | {:.2e} | {:.4f} | {:.4f} | {:.2f} % | {:.2f} % | {} |\n",
-                           row.name, row.bits, f.positions, f.kl_mean, f.kl_max, f.dp_p99, f.dp_max, 100 * row.inside,
+                           row.name, row.bits, f.positions, f.kl_mean, f.kl_max, f.dp_p99, f.dp_max, 100 * row.inside(),
                            100 * f.top1, row.held_out ? fmt::format("{:.2e}", row.held_out->kl_mean) : "");
     }
     return out;
@@ -52,7 +39,7 @@ std::string to_csv(const std::vector<Row>& rows, double epsilon) {
         "held_out_top1\n",
         epsilon);
     for (const Row& row : rows) {
-        out += fmt::format("\"{}\",{},{},{},{},{}\n", row.name, row.searched ? 1 : 0, row.bits, row.inside,
+        out += fmt::format("\"{}\",{},{},{},{},{}\n", row.name, row.searched ? 1 : 0, row.bits, row.inside(),
                            csv_figures(row.calibration), csv_figures(row.held_out));
     }
     return out;
@@ -130,7 +117,7 @@ Json to_json(const std::vector<Row>& rows) {
         one["format"] = row.name;
         one["searched"] = row.searched;
         one["bits_per_value"] = number(row.bits);
-        one["inside"] = number(row.inside);
+        one["inside"] = number(row.inside());
         one["calibration"] = to_json(*row.calibration);
         one["held_out"] = row.held_out ? to_json(*row.held_out) : Json(nullptr);
         out.push_back(std::move(one));

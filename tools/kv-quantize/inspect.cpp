@@ -1,7 +1,6 @@
 #include "inspect.h"
 
 #include <algorithm>
-#include <sstream>
 
 #include "base/printable.h"
 
@@ -42,13 +41,7 @@ std::string histogram_text(const kv::PartInspection& part) {
 }  // namespace
 
 Result<std::vector<quant::Spec>> inspected_codecs(const std::string& list) {
-    std::vector<quant::Spec> specs;
-    std::stringstream words(list.empty() ? default_codecs : list);
-    for (std::string word; std::getline(words, word, ',');) {
-        HETERO_TRY(quant::Spec spec, quant::parse_spec(word));
-        specs.push_back(std::move(spec));
-    }
-    return specs;
+    return quant::parse_specs(list.empty() ? default_codecs : list);
 }
 
 Json to_json(const std::vector<kv::PartInspection>& parts) {

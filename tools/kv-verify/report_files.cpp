@@ -2,7 +2,7 @@
 #include <cmath>
 #include <string_view>
 
-#include "tokenizer/tokenizer.h"
+#include "common/xml_text.h"
 #include "verify.h"
 
 namespace hetero::tool {
@@ -16,38 +16,6 @@ std::string csv_text(std::string_view text) {
 }
 
 std::string csv_number(double value) { return std::isfinite(value) ? fmt::format("{:.9g}", value) : ""; }
-
-// Text of an element or attribute. What XML 1.0 cannot hold becomes U+FFFD.
-std::string xml_text(std::string_view bytes) {
-    std::string out;
-    for (const char c : to_valid_utf8(bytes)) {
-        switch (c) {
-            case '&':
-                out += "&amp;";
-                break;
-            case '<':
-                out += "&lt;";
-                break;
-            case '>':
-                out += "&gt;";
-                break;
-            case '"':
-                out += "&quot;";
-                break;
-            case '\n':
-            case '\t':
-                out += ' ';
-                break;
-            default:
-                if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) {
-                    out += "\xEF\xBF\xBD";
-                } else {
-                    out += c;
-                }
-        }
-    }
-    return out;
-}
 
 // "failure": the check said no; "error": it could not be made; "": passed.
 std::string test_case(std::string_view name, std::string_view what, std::string_view message) {

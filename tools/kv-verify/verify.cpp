@@ -9,13 +9,6 @@
 namespace hetero::tool {
 namespace {
 
-Status write_file(const Tool& tool, const std::string& path, const std::string& text) {
-    if (path.empty()) return {};
-    HETERO_TRY(auto file, io::AtomicFile::create(path, tool.overwrite()));
-    HETERO_CHECK(file.write(std::as_bytes(std::span(text))));
-    return file.publish();
-}
-
 class Comparator {
 public:
     Comparator(Tool& tool, const VerifyOptions& options, const LoadedModel* loaded)
@@ -30,8 +23,8 @@ public:
         add_to_report(tool_.report(), out_, options_);
         report_weights(tool_, "A and B", a.header().identity, b.header().identity);
         tool_.report_is_complete();
-        HETERO_CHECK(write_file(tool_, options_.csv, to_csv(out_)));
-        HETERO_CHECK(write_file(tool_, options_.junit, to_junit(out_)));
+        if (!options_.csv.empty()) HETERO_CHECK(tool_.write_file(options_.csv, to_csv(out_)));
+        if (!options_.junit.empty()) HETERO_CHECK(tool_.write_file(options_.junit, to_junit(out_)));
         if (!tool_.json()) HETERO_CHECK(tool_.print(to_text(out_, options_, tool_.verbose())));
         return out_.verdict;
     }

@@ -53,7 +53,6 @@ public:
 
 private:
     [[nodiscard]] int bits() const noexcept override { return 8; }
-    [[nodiscard]] Range range(const Params&) const noexcept override { return {}; }
     [[nodiscard]] bool choose(const Params& params, const float* min, const float* max, std::size_t n, float* scale,
                               float* zero) const noexcept override {
         if (fixed_ == 0) {

@@ -16,19 +16,19 @@ public:
         return Bits == 8 && params.symmetric ? DType::i8 : DType::u8;
     }
     [[nodiscard]] double error_bound(const Params& params, double min, double max) const noexcept override {
-        return integer_error_bound(params, range(params).high, min, max);
+        return integer_error_bound(params, largest_code(params), min, max);
     }
 
 private:
     [[nodiscard]] int bits() const noexcept override { return Bits; }
-    [[nodiscard]] Range range(const Params& params) const noexcept override {
-        constexpr int symmetric = (1 << (Bits - 1)) - 1;
-        return params.symmetric ? Range{-symmetric, symmetric} : Range{0, (1 << Bits) - 1};
+    [[nodiscard]] bool is_signed(const Params& params) const noexcept override { return params.symmetric; }
+    [[nodiscard]] static int largest_code(const Params& params) noexcept {
+        return params.symmetric ? (1 << (Bits - 1)) - 1 : (1 << Bits) - 1;
     }
     [[nodiscard]] bool any_type() const noexcept override { return true; }
     [[nodiscard]] bool choose(const Params& params, const float* min, const float* max, std::size_t n, float* scale,
                               float* zero) const noexcept override {
-        return choose_scales(params, range(params).high, min, max, n, scale, zero);
+        return choose_scales(params, largest_code(params), min, max, n, scale, zero);
     }
     // The scale was chosen for these values: no quotient rounds to a code beyond the range.
     void encode_rows(const Params& params, const KvValues& x, const float* scale, const float* zero, std::uint8_t* q,

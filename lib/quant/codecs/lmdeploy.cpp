@@ -45,7 +45,6 @@ private:
     static constexpr int levels = (1 << Bits) - 1;
 
     [[nodiscard]] int bits() const noexcept override { return Bits; }
-    [[nodiscard]] Range range(const Params&) const noexcept override { return {0, levels}; }
     // The unrounded parameters; storing them rounds them.
     [[nodiscard]] bool choose(const Params&, const float* min, const float* max, std::size_t n, float* scale,
                               float* zero) const noexcept override {
@@ -65,6 +64,7 @@ private:
                 const std::size_t n = std::min(bits.size(), array.size() - first);
                 kernels::ops().f32_to_f16(array.data() + first, bits.data(), n);  // nearest
                 kernels::ops().f16_to_f32(bits.data(), array.data() + first, n);
+                for (float& value : array.subspan(first, n)) value += 0.0F;  // -0 becomes +0
             }
         }
     }

@@ -31,37 +31,11 @@ float step_of(float range, int width) noexcept { return range / static_cast<floa
 // The channels of one head over one group of tokens.
 struct Channels {
     explicit Channels(std::size_t n)
-        : min(n), max(n), range(n), zero(n), step(n), top(n), width(n), halves(n), codes(n), keys(n * wider) {}
+        : min(n), max(n), range(n), zero(n), step(n), top(n), width(n), codes(n), keys(n * wider) {}
     std::vector<float> min, max, range, zero, step, top;  // top: the largest code
     std::vector<std::uint8_t> width;
-    std::vector<std::uint16_t> halves;
     std::vector<std::uint32_t> codes;
     std::vector<std::uint64_t> keys;
-
-    // Of each channel over the rows, `stride` apart. False where a value is NaN or infinite.
-    [[nodiscard]] bool find_extremes(const float* x, std::size_t rows, std::size_t stride) noexcept {
-        std::copy(x, x + min.size(), min.begin());
-        std::copy(x, x + max.size(), max.begin());
-        float not_finite = 0;  // x - x is 0 or NaN
-        for (std::size_t row = 0; row < rows; ++row, x += stride) {
-            for (std::size_t c = 0; c < min.size(); ++c) {
-                min[c] = std::min(min[c], x[c]);
-                max[c] = std::max(max[c], x[c]);
-                not_finite += x[c] - x[c];
-            }
-        }
-        return not_finite == 0;
-    }
-
-    // Ranges and zeros are f16 values, so that nothing is rounded.
-    void store(const std::vector<float>& from, std::span<std::byte> to) noexcept {
-        kernels::ops().f32_to_f16(from.data(), halves.data(), halves.size());
-        std::memcpy(to.data(), halves.data(), 2 * halves.size());
-    }
-    void load(std::span<const std::byte> from, std::vector<float>& to) noexcept {
-        std::memcpy(halves.data(), from.data(), 2 * halves.size());
-        kernels::ops().f16_to_f32(halves.data(), to.data(), halves.size());
-    }
 
     // From the ranges: bit after bit goes to the channel with the largest step, the first among equals. Each bit that a
     // channel may win stands for itself, since its steps only fall; the largest of all are those that are won.
@@ -203,20 +177,17 @@ public:
             const std::size_t rows = std::min<std::uint64_t>(group_of(params), shape.tokens - token);
             for (std::size_t head = 0; head < shape.heads; ++head) {
                 const float* x = values.data() + token * width + head * head_dim;
-                if (!channels.find_extremes(x, rows, width)) return fail_nonfinite(shape, values, token * width);
-                for (std::size_t c = 0; c < head_dim; ++c) {
-                    const GroupScale chosen = choose_scale(params, 1, channels.min[c], channels.max[c]);
-                    if (!chosen.representable) {
-                        return fail(Errc::bad_input,
-                                    "{}: values from {} to {} need a range or zero beyond f16; store it as f32 or bf16",
-                                    place_text(shape, token * width + head * head_dim + c), channels.min[c],
-                                    channels.max[c]);
-                    }
-                    channels.range[c] = chosen.scale;
-                    channels.zero[c] = chosen.zero;
+                if (!kernels::ops().min_max_columns({DType::f32, x, rows, width, head_dim}, channels.min.data(),
+                                                    channels.max.data())) {
+                    return fail_nonfinite(shape, values, token * width);
                 }
-                channels.store(channels.range, out.scale.subspan(index * 2));
-                channels.store(channels.zero, out.zero.subspan(index * 2));
+                // f16 values: nothing is rounded when they are stored.
+                if (!choose_scales(params, 1, channels.min.data(), channels.max.data(), head_dim, channels.range.data(),
+                                   channels.zero.data())) {
+                    return fail_range(params, shape, channels, token * width + head * head_dim);
+                }
+                store_scales(params, channels.range, out.scale, index);
+                store_scales(params, channels.zero, out.zero, index);
                 index += head_dim;
                 channels.fill(MeanWidth);
                 for (std::size_t r = 0; r < rows; ++r) {
@@ -245,8 +216,8 @@ public:
             const std::size_t rows = std::min<std::uint64_t>(group_of(params), shape.tokens - token);
             for (std::size_t head = 0; head < shape.heads; ++head) {
                 const std::size_t begin = token * width + head * head_dim;
-                channels.load(scale.subspan(index * 2), channels.range);
-                channels.load(zero.subspan(index * 2), channels.zero);
+                load_scales(params, scale, index, channels.range);
+                load_scales(params, zero, index, channels.zero);
                 index += head_dim;
                 for (std::size_t c = 0; c < head_dim; ++c) {
                     channels.range[c] += 0.0F;  // -0 becomes +0
@@ -267,6 +238,19 @@ public:
         return {};
     } catch (const std::bad_alloc&) {
         return fail(Errc::resource, "out of memory: scratch for a head of {}", shape.head_dim);
+    }
+
+private:
+    // One of the channels, whose first values are those from `begin` on, is too wide.
+    static tl::unexpected<Error> fail_range(const Params& params, const Shape& shape, const Channels& channels,
+                                            std::size_t begin) {
+        std::size_t c = 0;
+        while (c + 1 < channels.min.size() && choose_scale(params, 1, channels.min[c], channels.max[c]).representable) {
+            ++c;
+        }
+        return fail(Errc::bad_input,
+                    "{}: values from {} to {} need a range or zero beyond f16; store it as f32 or bf16",
+                    place_text(shape, begin + c), channels.min[c], channels.max[c]);
     }
 };
 

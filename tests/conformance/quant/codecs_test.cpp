@@ -287,6 +287,56 @@ TEST_CASE("sizes that do not fit are refused, by every codec") {
     });
 }
 
+TEST_CASE("floats as they lie in memory give the codes of their values, and the error of what was stored") {
+    const auto largest = [](const std::vector<float>& a, const std::vector<float>& b) {
+        float worst = 0;
+        for (std::size_t i = 0; i < a.size(); ++i) worst = std::max(worst, std::abs(a[i] - b[i]));
+        return worst;
+    };
+    int tried = 0;
+    for_each_codec({64, 80}, [&](const Codec& codec, const Params& p, std::uint32_t head_dim) {
+        const Shape shape{37, 2, head_dim};
+        for (const DType type : {DType::f16, DType::bf16, DType::f32}) {
+            const std::string_view name = kernels::dtype_info(type).name;
+            CAPTURE(name);
+            std::vector<float> x = adversarial(shape, 31);
+            for (float& value : x) value = std::clamp(value, -90.0F, 90.0F);
+            const auto floats = encode(name, {}, shape, x);
+            x = decode(name, {}, shape, floats);
+            const auto whole = codec.encode(p, shape, x);
+            if (!whole) continue;  // what cannot be stored is another test's
+            ++tried;
+            const std::vector<float> back = decode(codec.name(), p, shape, *whole);
+            quant::Encoded out = *whole;
+            for (auto* array : {&out.values, &out.scale, &out.zero})
+                std::fill(array->begin(), array->end(), std::byte{0x5A});
+            const quant::EncodedSpans spans{out.values, out.scale, out.zero};
+            float error = 0;
+            REQUIRE(codec.encode_from(p, shape, type, floats.values, spans, &error));
+            CHECK(out.values == whole->values);
+            CHECK(out.scale == whole->scale);
+            CHECK(out.zero == whole->zero);
+            CHECK(error == largest(back, x));
+
+            const auto rounded = encode(name, {}, shape, back);
+            std::vector<std::byte> bytes(floats.values.size());
+            error = 0;
+            REQUIRE(codec.decode_to(p, shape, out.values, out.scale, out.zero, type, bytes, &error));
+            CHECK(bytes == rounded.values);
+            CHECK(error == largest(decode(name, {}, shape, rounded), back));
+
+            bytes.push_back({});
+            const auto longer = codec.encode_from(p, shape, type, bytes, spans, nullptr),
+                       wider = codec.decode_to(p, shape, out.values, out.scale, out.zero, type, bytes, nullptr);
+            REQUIRE_FALSE(longer.has_value());
+            CHECK(longer.error().code == Errc::bad_input);
+            REQUIRE_FALSE(wider.has_value());
+            CHECK(wider.error().code == Errc::bad_input);
+        }
+    });
+    CHECK(tried > 300);
+}
+
 TEST_CASE("stored scales that no encoder writes are refused") {
     for_each_codec({64}, [](const Codec& codec, const Params& p, std::uint32_t head_dim) {
         if (!codec.has_scale()) return;

@@ -133,10 +133,11 @@ TEST_CASE("a plan holds for states of its model alone") {
 
 TEST_CASE("a state is converted layer by layer as the plan says") {
     const kv::Header header = make_header(Plan{});
+    const kv::PrecisionPlan plan = sample();
     std::vector<kv::Scheme> k, v;
     for (std::size_t layer = 0; layer < 2; ++layer) {
-        k.push_back(kv::plan_scheme(sample(), layer, PartId::k, kv::DType::f16));
-        v.push_back(kv::plan_scheme(sample(), layer, PartId::v, kv::DType::f16));
+        k.push_back(kv::scheme_from_spec(plan.k[layer], plan.sinks, plan.window, kv::DType::f16));
+        v.push_back(kv::scheme_from_spec(plan.v[layer], plan.sinks, plan.window, kv::DType::f16));
     }
     CHECK(k[0].codec == "wf4");
     CHECK(k[0].sinks == 4);

@@ -7,6 +7,7 @@
 
 #include "base/statistics.h"
 #include "base/threads.h"
+#include "engine/layers.h"
 #include "engine/probability.h"
 #include "kv/convert.h"
 
@@ -98,9 +99,7 @@ struct Bench::Impl {
                                    text.tokens.begin() + static_cast<std::ptrdiff_t>(text.prompt_tokens));
             HETERO_CHECK(session->truncate(0));
             HETERO_CHECK(session->prefill(sequence.tokens, engine::Logits::none, {}));
-            for (std::uint32_t layer = 0; layer < identity.n_layers; ++layer) {
-                HETERO_TRY(prompt.layers.emplace_back(), session->export_layer(layer));
-            }
+            HETERO_TRY(prompt.layers, engine::export_layers(*session));
             prompts.push_back(std::move(prompt));
         }
         return {};
@@ -122,10 +121,7 @@ struct Bench::Impl {
     Status import(Session& run, std::size_t text, const kv::Header& header,
                   const std::vector<kv::Layer>& layers) const {
         HETERO_CHECK(run.truncate(0));
-        for (std::uint32_t layer = 0; layer < identity.n_layers; ++layer) {
-            HETERO_CHECK(run.import_layer(header, layer, layers[layer], texts[text].prompt_tokens));
-        }
-        return {};
+        return engine::import_layers(run, header, layers, texts[text].prompt_tokens);
     }
 
     Status need_reference(std::size_t text, std::uint64_t steps) {

@@ -24,15 +24,9 @@ public:
     // `figure` gives the value of a report, and of the control where there is one.
     template <class Figure>
     Check& add(const char* option, std::string name, double bound, std::uint64_t n, Figure figure) {
-        Check check;
-        check.option = option;
-        check.figure = std::move(name);
-        check.value = figure(*measured_.report);
-        check.bound = bound;
-        check.n = n;
+        Check& check = add_stored(option, std::move(name), bound, n, figure(*measured_.report));
         if (measured_.control != nullptr) check.control = figure(measured_.control->report);
-        checks_.push_back(std::move(check));
-        return checks_.back();
+        return check;
     }
     Check& add_stored(const char* option, std::string name, double bound, std::uint64_t n, double value) {
         Check check;
@@ -55,18 +49,14 @@ private:
     std::vector<Check> checks_;
 };
 
-double gated_dp(Gate gate, const Report& report) {
-    return apply(gate, report.summary.n, report.summary.p99_abs_dp, report.summary.max_abs_dp).value;
-}
-
 void hold_drift(const Bounds& bounds, const Measured& measured, Holder& holder) {
     const Report& report = *measured.report;
     const Summary& summary = report.summary;
     if (bounds.epsilon && !bounds.elements) {
-        const Gated gated = apply(bounds.gate, summary.n, summary.p99_abs_dp, summary.max_abs_dp);
+        const Gated gated = apply(bounds.gate, summary);
         Check& check =
             holder.add("epsilon", fmt::format("{} |dp|", gated.max_stands_in ? "max" : gated.name()), *bounds.epsilon,
-                       summary.n, [&](const Report& one) { return gated_dp(bounds.gate, one); });
+                       summary.n, [&](const Report& one) { return apply(bounds.gate, one.summary).value; });
         if (gated.gate == Gate::p99 && !gated.max_stands_in) check.interval = summary.p99_abs_dp_interval;
         check.where = holder.at(&Step::max_abs_dp);
         if (measured.floor) check.control = measured.floor;
@@ -91,9 +81,7 @@ void hold_drift(const Bounds& bounds, const Measured& measured, Holder& holder) 
                                   [](const Report& one) { return one.summary.top1; });
         check.at_least = true;
         check.interval = summary.top1_interval;
-        const auto differs =
-            std::find_if(report.steps.begin(), report.steps.end(), [](const Step& step) { return !step.top1_equal(); });
-        if (differs != report.steps.end()) check.where = place_of(*differs, *measured.reference);
+        if (const Step* differs = first_divergence(report)) check.where = place_of(*differs, *measured.reference);
     }
     if (bounds.logit) {
         holder
@@ -121,13 +109,11 @@ void hold_drift(const Bounds& bounds, const Measured& measured, Holder& holder) 
 
 void hold_stored(const Bounds& bounds, const Measured& measured, Holder& holder) {
     const kv::Comparison& comparison = *measured.comparison;
-    std::uint64_t elements = 0;
-    for (const kv::PartDifference& part : comparison.parts) elements += part.elements;
+    const Gated gated = apply(bounds.gate, comparison);
     if (bounds.epsilon && bounds.elements) {
-        const Gated gated = apply(bounds.gate, elements, comparison.p99_abs, comparison.max_abs);
         holder
             .add_stored("epsilon", fmt::format("{} |d|", gated.max_stands_in ? "max" : gated.name()), *bounds.epsilon,
-                        elements, gated.value)
+                        gated.n, gated.value)
             .where = place_of(comparison.worst);
         holder
             .add_stored("epsilon", "max |d| of the stored logits", *bounds.epsilon,
@@ -135,7 +121,7 @@ void hold_stored(const Bounds& bounds, const Measured& measured, Holder& holder)
             .where = comparison.logits_worst;
     }
     if (bounds.elem) {
-        holder.add_stored("elem", "max |d|", *bounds.elem, elements, comparison.max_abs).where =
+        holder.add_stored("elem", "max |d|", *bounds.elem, gated.n, comparison.max_abs).where =
             place_of(comparison.worst);
     }
     if (const kv::PartDifference* part = worst_part(comparison); bounds.rms && part != nullptr) {
@@ -147,8 +133,18 @@ void hold_stored(const Bounds& bounds, const Measured& measured, Holder& holder)
 }  // namespace
 
 Gated apply(Gate gate, std::uint64_t n, double p99, double max) {
-    if (gate == Gate::max) return {gate, false, max};
-    return n < enough ? Gated{gate, true, max} : Gated{gate, false, p99};
+    if (gate == Gate::max) return {gate, false, n, max};
+    return n < enough ? Gated{gate, true, n, max} : Gated{gate, false, n, p99};
+}
+
+Gated apply(Gate gate, const Summary& summary) {
+    return apply(gate, summary.n, summary.p99_abs_dp, summary.max_abs_dp);
+}
+
+Gated apply(Gate gate, const kv::Comparison& comparison) {
+    std::uint64_t n = 0;
+    for (const kv::PartDifference& part : comparison.parts) n += part.elements;
+    return apply(gate, n, comparison.p99_abs, comparison.max_abs);
 }
 
 std::vector<Check> hold(const Bounds& bounds, const Measured& measured) {
@@ -156,6 +152,12 @@ std::vector<Check> hold(const Bounds& bounds, const Measured& measured) {
     hold_stored(bounds, measured, holder);
     if (measured.report != nullptr) hold_drift(bounds, measured, holder);
     return holder.take();
+}
+
+const Step* first_divergence(const Report& report) {
+    const auto found =
+        std::find_if(report.steps.begin(), report.steps.end(), [](const Step& step) { return !step.top1_equal(); });
+    return found == report.steps.end() ? nullptr : &*found;
 }
 
 const AttentionError* worst_attention(const Report& report) {

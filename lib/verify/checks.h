@@ -51,10 +51,13 @@ struct Check {
 struct Gated {
     Gate gate = Gate::max;
     bool max_stands_in = false;
+    std::uint64_t n = 0;  // values
     double value = 0;
     [[nodiscard]] const char* name() const noexcept { return gate == Gate::max ? "max" : "p99"; }
 };
 [[nodiscard]] Gated apply(Gate gate, std::uint64_t n, double p99, double max);
+[[nodiscard]] Gated apply(Gate gate, const Summary& summary);            // of E_p
+[[nodiscard]] Gated apply(Gate gate, const kv::Comparison& comparison);  // of the stored values
 
 struct Measured {
     const kv::Header* reference = nullptr;
@@ -66,6 +69,8 @@ struct Measured {
 // In the order of importance. Figures of stored values have no control to pass: nothing is computed between them.
 [[nodiscard]] std::vector<Check> hold(const Bounds& bounds, const Measured& measured);
 
+// The first step whose most likely tokens differ; null where there is none.
+[[nodiscard]] const Step* first_divergence(const Report& report);
 // The largest of an attention report; null where it is empty.
 [[nodiscard]] const AttentionError* worst_attention(const Report& report);
 // The part with the largest relative RMS; null where there are none.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <new>
 #include <optional>
 
 #include "kv/convert.h"
@@ -56,37 +55,31 @@ struct Best {
 std::optional<Best> find_fault(const Case& part, double codec) {
     std::optional<Best> best;
     for (const KnownFault& fault : known_faults()) {
-        for (Repair& repair : fault.repairs(part)) {
-            if (repair.values.size() != part.a.size()) continue;
-            const Errors errors = compare(part.a, part.b, repair.values);
+        fault.undo(part, [&](const std::vector<float>& values, std::string detail) {
+            if (values.size() != part.a.size()) return;
+            const Errors errors = compare(part.a, part.b, values);
             const bool collapsed = errors.after <= 1.5 * codec + path_noise ||
                                    (errors.after <= errors.before / 4 && errors.after <= explained);
-            if (!errors.enough || !collapsed || errors.before <= 3 * codec + path_noise) continue;
-            if (best && errors.after > best->errors.after / 1.5) continue;  // an earlier one does as well
-            best = Best{fault.name, std::move(repair.detail), errors};
-        }
+            if (!errors.enough || !collapsed || errors.before <= 3 * codec + path_noise) return;
+            if (best && errors.after > best->errors.after / 1.5) return;  // an earlier one does as well
+            best = Best{fault.name, std::move(detail), errors};
+        });
     }
     return best;
 }
 
-LayerRope unscaled(double theta, std::uint32_t dim) {
-    LayerRope rope;
-    rope.theta = theta;
-    for (std::uint32_t i = 0; i < dim / 2; ++i) rope.frequencies.push_back(std::pow(theta, -2.0 * i / dim));
-    return rope;
-}
-
 }  // namespace
+
+LayerRope rope_of(const model::RopeConfig& config) {
+    return {model::inverse_frequencies(config), config.attention_factor, config.theta};
+}
 
 std::vector<LayerRope> ropes_of(const model::Model& model) {
     std::vector<LayerRope> ropes(model.program.kv.size());
-    const auto set = [&](std::uint32_t layer, std::uint32_t index) {
-        const model::RopeConfig& config = model.program.ropes[index];
-        ropes[layer] = {model::inverse_frequencies(config), config.attention_factor, config.theta};
-    };
     for (const model::Op& any : model.program.ops) {
-        if (const auto* qkv = std::get_if<model::Qkv>(&any)) set(qkv->layer, qkv->rope);
-        if (const auto* latent = std::get_if<model::LatentKv>(&any)) set(latent->layer, latent->rope);
+        const auto of = [&](std::uint32_t index) { return rope_of(model.program.ropes[index]); };
+        if (const auto* qkv = std::get_if<model::Qkv>(&any)) ropes[qkv->layer] = of(qkv->rope);
+        if (const auto* latent = std::get_if<model::LatentKv>(&any)) ropes[latent->layer] = of(latent->rope);
     }
     return ropes;
 }
@@ -95,7 +88,10 @@ std::vector<LayerRope> ropes_of(const kv::Identity& identity) {
     LayerRope rope;
     if (identity.rope_applied && identity.rope_scaling == "none" && identity.rope_theta > 1 &&
         identity.head_dim_k % 2 == 0) {
-        rope = unscaled(identity.rope_theta, identity.head_dim_k);
+        model::RopeConfig plain;
+        plain.theta = identity.rope_theta;
+        plain.rotary_dim = identity.head_dim_k;
+        rope = rope_of(plain);
     }
     return std::vector<LayerRope>(identity.n_layers, rope);
 }

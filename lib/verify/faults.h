@@ -1,6 +1,8 @@
 // The table of faults that diagnose.h looks for.
 #pragma once
 #include <cstdint>
+#include <functional>
+#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
@@ -8,9 +10,12 @@
 
 #include "kv/compare.h"
 #include "kv/stream.h"
+#include "model/rope.h"
 #include "verify/diagnose.h"
 
 namespace hetero::verify {
+
+[[nodiscard]] LayerRope rope_of(const model::RopeConfig& config);
 
 // A part with a large error.
 struct Case {
@@ -30,45 +35,41 @@ struct Case {
     [[nodiscard]] std::vector<float> decode(const kv::Part& part) const;
 };
 
-// What the candidate would be without the fault. NaN: cannot be known.
-struct Repair {
-    std::vector<float> values;  // [token][head][dim]; empty: no candidate
-    std::string detail;
-};
-
-// Repairs come one after the other: a fault may have several forms.
-using Repairs = std::vector<Repair>;
+// Takes what the candidate would be without the fault, [token][head][dim]; empty: it has none.
+using Repair = std::function<void(const std::vector<float>& values, std::string detail)>;
+inline constexpr float unknown = std::numeric_limits<float>::quiet_NaN();  // a value that cannot be known
 struct KnownFault {
     std::string_view name;
-    Repairs (*repairs)(const Case&);
+    // A fault may have several forms: `repair` is called with each.
+    void (*undo)(const Case&, const Repair& repair);
 };
 // Special ones first: of two that explain an error alike the first is named.
 [[nodiscard]] std::span<const KnownFault> known_faults() noexcept;
 
-// The repairs, by what they undo.
-Repairs undo_parts_swapped(const Case&);  // faults_layout.cpp
-Repairs undo_heads_swapped(const Case&);
-Repairs undo_tokens_shifted(const Case&);
-Repairs undo_transposed(const Case&);
-Repairs undo_rope_pairing(const Case&);  // faults_rope.cpp
-Repairs undo_rope_missing(const Case&);
-Repairs undo_rope_twice(const Case&);
-Repairs undo_rope_backwards(const Case&);
-Repairs undo_rope_position(const Case&);
-Repairs undo_rope_base(const Case&);
-Repairs undo_nibbles_swapped(const Case&);  // faults_codes.cpp
-Repairs undo_code_sign(const Case&);
-Repairs undo_f16_as_bf16(const Case&);
-Repairs undo_bf16_as_f16(const Case&);
-Repairs undo_byte_order(const Case&);
-Repairs undo_rotation_left(const Case&);
-Repairs undo_scales_swapped(const Case&);  // faults_scales.cpp
-Repairs undo_scales_merged(const Case&);
-Repairs undo_scales_shifted(const Case&);
-Repairs undo_scales_ignored(const Case&);
-Repairs undo_zero_sign(const Case&);
-Repairs undo_zero_integer(const Case&);
-Repairs undo_zero_offset(const Case&);
-Repairs undo_scale_factor(const Case&);
+// By what they undo.
+void undo_parts_swapped(const Case&, const Repair&);  // faults_layout.cpp
+void undo_heads_swapped(const Case&, const Repair&);
+void undo_tokens_shifted(const Case&, const Repair&);
+void undo_transposed(const Case&, const Repair&);
+void undo_rope_pairing(const Case&, const Repair&);  // faults_rope.cpp
+void undo_rope_missing(const Case&, const Repair&);
+void undo_rope_twice(const Case&, const Repair&);
+void undo_rope_backwards(const Case&, const Repair&);
+void undo_rope_position(const Case&, const Repair&);
+void undo_rope_base(const Case&, const Repair&);
+void undo_nibbles_swapped(const Case&, const Repair&);  // faults_codes.cpp
+void undo_code_sign(const Case&, const Repair&);
+void undo_f16_as_bf16(const Case&, const Repair&);
+void undo_bf16_as_f16(const Case&, const Repair&);
+void undo_byte_order(const Case&, const Repair&);
+void undo_rotation_left(const Case&, const Repair&);
+void undo_scales_swapped(const Case&, const Repair&);  // faults_scales.cpp
+void undo_scales_merged(const Case&, const Repair&);
+void undo_scales_shifted(const Case&, const Repair&);
+void undo_scales_ignored(const Case&, const Repair&);
+void undo_zero_sign(const Case&, const Repair&);
+void undo_zero_integer(const Case&, const Repair&);
+void undo_zero_offset(const Case&, const Repair&);
+void undo_scale_factor(const Case&, const Repair&);
 
 }  // namespace hetero::verify

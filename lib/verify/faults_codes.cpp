@@ -1,6 +1,5 @@
 // Bits taken for something else than they are.
 #include <cmath>
-#include <limits>
 #include <utility>
 
 #include "kernels/api/ops.h"
@@ -20,25 +19,25 @@ int code_bits(const Case& part) {
 }
 
 template <class Change>
-Repairs with_changed_codes(const Case& part, Change change) {
+void change_codes(const Case& part, const Repair& repair, Change change) {
     kv::Part changed = part.part();
     for (std::byte& code : changed.values.bytes) code = change(code);
-    return {{part.decode(changed), ""}};
+    repair(part.decode(changed), "");
 }
 
 using Narrow = void (*)(const float*, std::uint16_t*, std::size_t);
 using Widen = void (*)(const std::uint16_t*, float*, std::size_t);
 
 // Values that are not finite afterwards say nothing.
-Repairs reread(const Case& part, Narrow narrow, Widen widen) {
+void reread(const Case& part, const Repair& repair, Narrow narrow, Widen widen) {
     std::vector<std::uint16_t> words(part.b.size());
     std::vector<float> values(part.b.size());
     narrow(part.b.data(), words.data(), words.size());
     widen(words.data(), values.data(), values.size());
     for (float& value : values) {
-        if (!std::isfinite(value)) value = std::numeric_limits<float>::quiet_NaN();
+        if (!std::isfinite(value)) value = unknown;
     }
-    return {{std::move(values), ""}};
+    repair(values, "");
 }
 
 bool is_float(const Case& part) {
@@ -48,42 +47,42 @@ bool is_float(const Case& part) {
 
 }  // namespace
 
-Repairs undo_nibbles_swapped(const Case& part) {
-    if (code_bits(part) != 4) return {};
-    return with_changed_codes(part, [](std::byte code) { return code << 4 | code >> 4; });
+void undo_nibbles_swapped(const Case& part, const Repair& repair) {
+    if (code_bits(part) != 4) return;
+    change_codes(part, repair, [](std::byte code) { return code << 4 | code >> 4; });
 }
 
-Repairs undo_code_sign(const Case& part) {
+void undo_code_sign(const Case& part, const Repair& repair) {
     const int bits = code_bits(part);
-    if (bits == 0) return {};
+    if (bits == 0) return;
     const std::byte sign = bits == 8 ? std::byte{0x80} : std::byte{0x88};
-    return with_changed_codes(part, [sign](std::byte code) { return code ^ sign; });
+    change_codes(part, repair, [sign](std::byte code) { return code ^ sign; });
 }
 
-Repairs undo_f16_as_bf16(const Case& part) {
-    if (!is_float(part)) return {};
-    return reread(part, kernels::ops().f32_to_bf16, kernels::ops().f16_to_f32);
+void undo_f16_as_bf16(const Case& part, const Repair& repair) {
+    if (!is_float(part)) return;
+    reread(part, repair, kernels::ops().f32_to_bf16, kernels::ops().f16_to_f32);
 }
 
-Repairs undo_bf16_as_f16(const Case& part) {
-    if (!is_float(part)) return {};
-    return reread(part, kernels::ops().f32_to_f16, kernels::ops().bf16_to_f32);
+void undo_bf16_as_f16(const Case& part, const Repair& repair) {
+    if (!is_float(part)) return;
+    reread(part, repair, kernels::ops().f32_to_f16, kernels::ops().bf16_to_f32);
 }
 
-Repairs undo_byte_order(const Case& part) {
+void undo_byte_order(const Case& part, const Repair& repair) {
     const kernels::DType dtype = part.part().values.dtype;
-    if (dtype != kernels::DType::f16 && dtype != kernels::DType::bf16) return {};
+    if (dtype != kernels::DType::f16 && dtype != kernels::DType::bf16) return;
     kv::Part changed = part.part();
     auto& bytes = changed.values.bytes;
     for (std::size_t i = 0; i + 1 < bytes.size(); i += 2) std::swap(bytes[i], bytes[i + 1]);
-    return {{part.decode(changed), ""}};
+    repair(part.decode(changed), "");
 }
 
-Repairs undo_rotation_left(const Case& part) {
-    if (quant::rotation_size(part.dim) < 2) return {};
+void undo_rotation_left(const Case& part, const Repair& repair) {
+    if (quant::rotation_size(part.dim) < 2) return;
     std::vector<float> values(part.b.size());
     quant::rotate(part.b, values, part.dim);
-    return {{std::move(values), ""}};
+    repair(values, "");
 }
 
 }  // namespace hetero::verify

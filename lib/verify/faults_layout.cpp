@@ -10,7 +10,6 @@
 namespace hetero::verify {
 namespace {
 
-constexpr float unknown = std::numeric_limits<float>::quiet_NaN();
 constexpr std::uint64_t compared_tokens = 128;  // are enough to tell heads from each other
 
 using Axes = std::array<std::size_t, 3>;  // of token, head, dim
@@ -57,16 +56,16 @@ std::string reorder_text(const char* order, bool inverse) {
 
 }  // namespace
 
-Repairs undo_parts_swapped(const Case& part) {
+void undo_parts_swapped(const Case& part, const Repair& repair) {
     const kv::PartId other = part.id == kv::PartId::k ? kv::PartId::v : kv::PartId::k;
-    if (part.candidate.identity.head_dim(other) != part.dim) return {};
+    if (part.candidate.identity.head_dim(other) != part.dim) return;
     auto values = kv::decode_part(part.candidate, part.other(), part.n_tokens, other, part.first_token);
-    if (!values) return {};
-    return {{std::move(*values), ""}};
+    if (!values) return;
+    repair(*values, "");
 }
 
 // Each head of the reference looks for the one that is most like it.
-Repairs undo_heads_swapped(const Case& part) {
+void undo_heads_swapped(const Case& part, const Repair& repair) {
     const std::size_t dim = part.dim, row = part.heads * dim;
     const std::uint64_t tokens = std::min(part.n_tokens, compared_tokens);
     std::vector<std::size_t> taken(part.heads);
@@ -90,7 +89,7 @@ Repairs undo_heads_swapped(const Case& part) {
     std::string moved;
     bool pairs = true;
     for (std::size_t head = 0; head < part.heads; ++head) {
-        if (sorted[head] != head) return {};  // no permutation
+        if (sorted[head] != head) return;  // no permutation
         if (taken[head] == head) continue;
         pairs = pairs && taken[taken[head]] == head;
     }
@@ -98,19 +97,18 @@ Repairs undo_heads_swapped(const Case& part) {
         if (taken[head] == head || (pairs && taken[head] < head)) continue;
         moved += fmt::format("{}{}{}{}", moved.empty() ? "" : ", ", head, pairs ? " and " : " holds ", taken[head]);
     }
-    if (moved.empty()) return {};
+    if (moved.empty()) return;
     std::vector<float> values(part.b.size());
     for (std::uint64_t token = 0; token < part.n_tokens; ++token) {
         for (std::size_t head = 0; head < part.heads; ++head) {
             std::copy_n(part.b.data() + token * row + taken[head] * dim, dim, values.data() + token * row + head * dim);
         }
     }
-    return {{std::move(values), std::move(moved)}};
+    repair(values, std::move(moved));
 }
 
-Repairs undo_tokens_shifted(const Case& part) {
+void undo_tokens_shifted(const Case& part, const Repair& repair) {
     const std::size_t row = std::size_t{part.heads} * part.dim;
-    Repairs repairs;
     for (const std::int64_t by : {1, -1, 2, -2}) {
         const auto distance = static_cast<std::uint64_t>(by < 0 ? -by : by);
         if (part.n_tokens <= 2 * distance) continue;
@@ -122,34 +120,30 @@ Repairs undo_tokens_shifted(const Case& part) {
             std::copy(part.b.begin(), part.b.end() - static_cast<std::ptrdiff_t>(shift),
                       values.begin() + static_cast<std::ptrdiff_t>(shift));
         }
-        repairs.push_back(
-            {std::move(values), fmt::format("by {}: each token holds that of {} {}", distance == 1 ? "one" : "two",
-                                            distance == 1 ? "the one" : "two", by > 0 ? "before" : "after")});
+        repair(values, fmt::format("by {}: each token holds that of {} {}", distance == 1 ? "one" : "two",
+                                   distance == 1 ? "the one" : "two", by > 0 ? "before" : "after"));
     }
-    return repairs;
 }
 
-Repairs undo_transposed(const Case& part) {
+void undo_transposed(const Case& part, const Repair& repair) {
     const Axes size{part.n_tokens, part.heads, part.dim};
-    Repairs repairs;
     for (const Order& order : orders) {
         for (const bool inverse : {false, true}) {
-            repairs.push_back({reorder<float>(part.b, size, order.axes, inverse), reorder_text(order.name, inverse)});
+            repair(reorder<float>(part.b, size, order.axes, inverse), reorder_text(order.name, inverse));
         }
     }
     // The same before the codes were given their scales: packed codes move by whole heads only.
     const kv::Part& stored = part.part();
-    if (stored.scale.empty() || stored.scheme.keeps_rows() || stored.values.shape.size() != 3) return repairs;
+    if (stored.scale.empty() || stored.scheme.keeps_rows() || stored.values.shape.size() != 3) return;
     const Axes code_size{part.n_tokens, part.heads, stored.values.bytes.size() / part.n_tokens / part.heads};
     for (const Order& order : orders) {
         if (code_size[2] != part.dim && order.axes != orders.front().axes) continue;
         for (const bool inverse : {false, true}) {
             kv::Part moved = stored;
             moved.values.bytes = reorder<std::byte>(stored.values.bytes, code_size, order.axes, inverse);
-            repairs.push_back({part.decode(moved), "codes of " + reorder_text(order.name, inverse)});
+            repair(part.decode(moved), "codes of " + reorder_text(order.name, inverse));
         }
     }
-    return repairs;
 }
 
 }  // namespace hetero::verify

@@ -63,13 +63,11 @@ double squared_error(std::span<const float> a, std::span<const float> b) {
 
 // The plain geometric frequencies of a base.
 LayerRope with_base(const LayerRope& rope, double theta) {
-    LayerRope out = rope;
-    out.theta = theta;
-    const auto n = static_cast<double>(out.frequencies.size());
-    for (std::size_t i = 0; i < out.frequencies.size(); ++i) {
-        out.frequencies[i] = std::pow(theta, -static_cast<double>(i) / n);
-    }
-    return out;
+    model::RopeConfig plain;
+    plain.theta = theta;
+    plain.rotary_dim = static_cast<std::uint32_t>(2 * rope.frequencies.size());
+    plain.attention_factor = rope.factor;
+    return rope_of(plain);
 }
 
 std::vector<float> with_base_undone(const Case& part, double theta, std::uint64_t n_tokens) {
@@ -80,53 +78,48 @@ std::vector<float> with_base_undone(const Case& part, double theta, std::uint64_
 
 }  // namespace
 
-Repairs undo_rope_pairing(const Case& part) {
-    if (part.rope == nullptr) return {};
+void undo_rope_pairing(const Case& part, const Repair& repair) {
+    if (part.rope == nullptr) return;
     using enum Pairs;
     const auto again = [&](const std::vector<float>& x) { return rotate(part, x, half_split, 1); };
     const std::vector<float> plain = rotate(part, part.b, half_split, -1);
-    return {{again(rotate(part, part.b, interleaved, -1)), "the other pairs were rotated"},
-            {again(reorder(part, plain, half_split)), "interleaved dims were rotated as half-split ones"},
-            {again(reorder(part, plain, interleaved)), "half-split dims were put in order once more, then rotated"},
-            {reorder(part, part.b, half_split), "the dims are in interleaved order"},
-            {reorder(part, part.b, interleaved), "the dims were put in half-split order once more"}};
+    repair(again(rotate(part, part.b, interleaved, -1)), "the other pairs were rotated");
+    repair(again(reorder(part, plain, half_split)), "interleaved dims were rotated as half-split ones");
+    repair(again(reorder(part, plain, interleaved)), "half-split dims were put in order once more, then rotated");
+    repair(reorder(part, part.b, half_split), "the dims are in interleaved order");
+    repair(reorder(part, part.b, interleaved), "the dims were put in half-split order once more");
 }
 
-Repairs undo_rope_missing(const Case& part) {
-    if (part.rope == nullptr) return {};
-    return {{rotate(part, part.b, Pairs::half_split, 1), ""}};
+void undo_rope_missing(const Case& part, const Repair& repair) {
+    if (part.rope == nullptr) return;
+    repair(rotate(part, part.b, Pairs::half_split, 1), "");
 }
 
-Repairs undo_rope_twice(const Case& part) {
-    if (part.rope == nullptr) return {};
-    return {{rotate(part, part.b, Pairs::half_split, -1), ""}};
+void undo_rope_twice(const Case& part, const Repair& repair) {
+    if (part.rope == nullptr) return;
+    repair(rotate(part, part.b, Pairs::half_split, -1), "");
 }
 
-Repairs undo_rope_backwards(const Case& part) {
-    if (part.rope == nullptr) return {};
-    return {{rotate(part, rotate(part, part.b, Pairs::half_split, 1), Pairs::half_split, 1), ""}};
+void undo_rope_backwards(const Case& part, const Repair& repair) {
+    if (part.rope == nullptr) return;
+    repair(rotate(part, rotate(part, part.b, Pairs::half_split, 1), Pairs::half_split, 1), "");
 }
 
 // A shift by d turns every token by the angles of position d.
-Repairs undo_rope_position(const Case& part) {
-    if (part.rope == nullptr) return {};
-    Repairs repairs;
-    for (const int by : {1, -1}) {
-        Case moved = part;
-        moved.first_token = part.first_token + 1;
-        const int away = by > 0 ? -1 : 1;  // from b towards a
-        const Case& from = away < 0 ? moved : part;
-        const Case& to = away < 0 ? part : moved;
-        auto values = rotate(to, rotate(from, part.b, Pairs::half_split, -1), Pairs::half_split, 1);
-        repairs.push_back({std::move(values), fmt::format("by one: each token has the position of the one {}",
-                                                          by > 0 ? "after" : "before")});
-    }
-    return repairs;
+void undo_rope_position(const Case& part, const Repair& repair) {
+    if (part.rope == nullptr) return;
+    Case next = part;
+    ++next.first_token;
+    const auto turned = [&](const Case& from, const Case& to) {
+        return rotate(to, rotate(from, part.b, Pairs::half_split, -1), Pairs::half_split, 1);
+    };
+    repair(turned(next, part), "by one: each token has the position of the one after");
+    repair(turned(part, next), "by one: each token has the position of the one before");
 }
 
 // Few tokens turn little, so that the error is smooth in the base; with more of them the minimum is sharper.
-Repairs undo_rope_base(const Case& part) {
-    if (part.rope == nullptr || part.n_tokens < 2) return {};
+void undo_rope_base(const Case& part, const Repair& repair) {
+    if (part.rope == nullptr || part.n_tokens < 2) return;
     struct Stage {
         std::uint64_t tokens;
         double around, step;  // of the logarithm of the base
@@ -148,9 +141,9 @@ Repairs undo_rope_base(const Case& part) {
         }
     }
     const double theta = std::exp(best);
-    if (part.rope->theta > 0 && std::fabs(theta / part.rope->theta - 1) < 1e-3) return {};
-    return {{with_base_undone(part, theta, part.n_tokens),
-             fmt::format("{:.3g} where {:.6g} belongs", theta, part.rope->theta)}};
+    if (part.rope->theta > 0 && std::fabs(theta / part.rope->theta - 1) < 1e-3) return;
+    repair(with_base_undone(part, theta, part.n_tokens),
+           fmt::format("{:.3g} where {:.6g} belongs", theta, part.rope->theta));
 }
 
 }  // namespace hetero::verify

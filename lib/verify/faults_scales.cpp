@@ -14,8 +14,6 @@
 namespace hetero::verify {
 namespace {
 
-constexpr float unknown = std::numeric_limits<float>::quiet_NaN();
-
 // Which values share a scale.
 struct Grouping {
     quant::Axis axis = quant::Axis::token;
@@ -150,38 +148,36 @@ kv::Tensor rolled(const kv::Tensor& tensor, std::size_t by, std::size_t run) {
 
 }  // namespace
 
-Repairs undo_scales_swapped(const Case& part) {
+void undo_scales_swapped(const Case& part, const Repair& repair) {
     const kv::Part &own = part.part(), &other = part.other();
-    if (!has_codes(part) || !same_array(own.scale, other.scale) || own.scale.bytes == other.scale.bytes) return {};
+    if (!has_codes(part) || !same_array(own.scale, other.scale) || own.scale.bytes == other.scale.bytes) return;
     kv::Part changed = own;
     changed.scale = other.scale;
-    Repairs repairs{{part.decode(changed), ""}};
+    repair(part.decode(changed), "");
     if (!own.zero.empty() && same_array(own.zero, other.zero)) {
         changed.zero = other.zero;
-        repairs.push_back({part.decode(changed), "zero points, too"});
+        repair(part.decode(changed), "zero points, too");
     }
-    return repairs;
 }
 
 // With scales of its own the part would be what its codec makes of the reference.
-Repairs undo_scales_merged(const Case& part) {
+void undo_scales_merged(const Case& part, const Repair& repair) {
     const kv::Part &own = part.part(), &other = part.other();
-    if (!has_codes(part) || !same_array(own.scale, other.scale) || own.scale.bytes != other.scale.bytes) return {};
+    if (!has_codes(part) || !same_array(own.scale, other.scale) || own.scale.bytes != other.scale.bytes) return;
     const std::vector<float> scales = numbers(own.scale);
-    if (std::all_of(scales.begin(), scales.end(), [&](float scale) { return scale == scales.front(); })) return {};
+    if (std::all_of(scales.begin(), scales.end(), [&](float scale) { return scale == scales.front(); })) return;
     const std::vector<float> values(part.a.begin(), part.a.end());
     const auto encoded = kv::encode_part(part.candidate, own.scheme, part.n_tokens, part.id, values, part.first_token);
-    if (!encoded) return {};
-    return {{part.decode(*encoded), "both have the same"}};
+    if (!encoded) return;
+    repair(part.decode(*encoded), "both have the same");
 }
 
-Repairs undo_scales_shifted(const Case& part) {
-    if (!has_codes(part) || part.part().scale.shape.size() != 3) return {};
+void undo_scales_shifted(const Case& part, const Repair& repair) {
+    if (!has_codes(part) || part.part().scale.shape.size() != 3) return;
     const kv::Part& own = part.part();
     const Grouping grouping = grouping_of(part);
     const auto& shape = own.scale.shape;
     const std::size_t n = own.scale.elements(), row = shape[1] * shape[2];
-    Repairs repairs;
     // Along the first axis, along the last one, and along all of them as one.
     struct Shift {
         std::size_t by, run;
@@ -208,21 +204,19 @@ Repairs undo_scales_shifted(const Case& part) {
                     const std::size_t at = group % shift.run;
                     if (back ? at < lost : at >= shift.run - lost) values[i] = unknown;
                 });
-                repairs.push_back({std::move(values), scale && zero ? "with their zero points"
-                                                      : scale       ? ""
-                                                                    : "only the zero points"});
+                repair(values, scale && zero ? "with their zero points" : scale ? "" : "only the zero points");
             }
         }
     }
-    return repairs;
 }
 
-Repairs undo_scales_ignored(const Case& part) {
+void undo_scales_ignored(const Case& part, const Repair& repair) {
     if (has_codes(part)) {
         const std::vector<float> scales = numbers(part.part().scale);
-        if (!std::all_of(scales.begin(), scales.end(), [&](float scale) { return scale == scales.front(); })) return {};
-        return {{fit(part, grouping_of(part), true, !part.part().scheme.params.symmetric),
-                 fmt::format("all are {:.6g}", scales.front())}};
+        if (!std::all_of(scales.begin(), scales.end(), [&](float scale) { return scale == scales.front(); })) return;
+        repair(fit(part, grouping_of(part), true, !part.part().scheme.params.symmetric),
+               fmt::format("all are {:.6g}", scales.front()));
+        return;
     }
     // Codes that were taken for values are whole numbers.
     std::size_t whole = 0;
@@ -231,54 +225,48 @@ Repairs undo_scales_ignored(const Case& part) {
         whole += value == std::nearbyint(value) ? 1 : 0;
         largest = std::max(largest, std::fabs(value));
     }
-    if (whole != part.b.size() || largest < 2) return {};
-    Repairs repairs;
+    if (whole != part.b.size() || largest < 2) return;
     for (const Grouping& grouping : groupings(part)) {
         for (const bool offset : {false, true}) {
-            repairs.push_back({fit(part, grouping, true, offset), "the values are codes"});
+            repair(fit(part, grouping, true, offset), "the values are codes");
         }
     }
-    return repairs;
 }
 
-Repairs undo_zero_sign(const Case& part) {
-    if (!has_codes(part) || part.part().zero.empty()) return {};
+void undo_zero_sign(const Case& part, const Repair& repair) {
+    if (!has_codes(part) || part.part().zero.empty()) return;
     kv::Part changed = part.part();
     negate(changed.zero);
-    return {{part.decode(changed), ""}};
+    repair(part.decode(changed), "");
 }
 
 // (q - zero) * scale was meant.
-Repairs undo_zero_integer(const Case& part) {
+void undo_zero_integer(const Case& part, const Repair& repair) {
     const kv::Part& own = part.part();
-    if (!has_codes(part) || own.zero.empty()) return {};
+    if (!has_codes(part) || own.zero.empty()) return;
     const std::vector<float> scales = numbers(own.scale), zeros = numbers(own.zero);
     const Grouping grouping = grouping_of(part);
-    if (scales.size() != grouping.count(part) || own.scheme.params.hadamard) return {};
+    if (scales.size() != grouping.count(part) || own.scheme.params.hadamard) return;
     std::vector<float> values(part.b.begin(), part.b.end());
     for_each(part, grouping,
              [&](std::size_t i, std::size_t group) { values[i] -= zeros[group] + zeros[group] * scales[group]; });
-    return {{std::move(values), ""}};
+    repair(values, "");
 }
 
-Repairs undo_zero_offset(const Case& part) {
-    Repairs repairs;
-    if (has_codes(part) && part.part().scheme.params.symmetric) return repairs;
+void undo_zero_offset(const Case& part, const Repair& repair) {
+    if (has_codes(part) && part.part().scheme.params.symmetric) return;
     for (const Grouping& grouping : groupings(part)) {
-        repairs.push_back({fit(part, grouping, false, true), "each group is off by a constant"});
+        repair(fit(part, grouping, false, true), "each group is off by a constant");
     }
-    return repairs;
 }
 
-Repairs undo_scale_factor(const Case& part) {
-    Repairs repairs;
+void undo_scale_factor(const Case& part, const Repair& repair) {
     for (const Grouping& grouping : groupings(part)) {
-        repairs.push_back({fit(part, grouping, true, false), "each group is off by a factor"});
+        repair(fit(part, grouping, true, false), "each group is off by a factor");
         if (!has_codes(part) || !part.part().scheme.params.symmetric) {
-            repairs.push_back({fit(part, grouping, true, true), "each group is off by a factor and a constant"});
+            repair(fit(part, grouping, true, true), "each group is off by a factor and a constant");
         }
     }
-    return repairs;
 }
 
 }  // namespace hetero::verify

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "engine/layers.h"
 #include "engine/probability.h"
 #include "verify/attention.h"
 
@@ -12,7 +13,9 @@ namespace {
 
 using engine::Session;
 
-constexpr std::size_t block_tokens = 32;            // fed at once: bounds the [token][vocab] buffer of the reference
+constexpr std::size_t block_tokens = 32;       // fed at once: bounds the [token][vocab] buffer of the reference
+constexpr std::uint64_t resampled_steps = 16;  // adjacent ones, drawn together
+constexpr std::uint32_t resamples = 1000;
 constexpr std::uint64_t most_attention_steps = 64;  // of a sequence, spread evenly: their queries are enough
 
 Result<std::unique_ptr<Session>> make_session(const std::shared_ptr<const model::Model>& model,
@@ -20,7 +23,7 @@ Result<std::unique_ptr<Session>> make_session(const std::shared_ptr<const model:
                                               std::uint64_t capacity) {
     engine::Options engine_options;
     engine_options.threads = options.threads;
-    engine_options.kv_dtype = options.resident.value_or(kv::source_dtype(header));
+    engine_options.kv_dtype = kv::source_dtype(header);
     engine_options.precision = options.precision;
     engine_options.chunk_tokens = block_tokens;
     return Session::create(model, engine_options, capacity);
@@ -28,20 +31,8 @@ Result<std::unique_ptr<Session>> make_session(const std::shared_ptr<const model:
 
 Status import_sequence(Session& session, const Stored& stored) {
     const kv::Header& header = stored.state->header;
-    const std::vector<kv::Layer>& layers = stored.state->layers[stored.sequence];
-    for (std::uint32_t i = 0; i < layers.size(); ++i) {
-        HETERO_CHECK(session.import_layer(header, i, layers[i], header.sequences[stored.sequence].tokens.size()));
-    }
-    return {};
-}
-
-// What follows the sequence: the stored choice, or that of the logits at its last position.
-Result<TokenId> first_token(Session& session, const kv::Sequence& sequence) {
-    if (sequence.pending_token >= 0) return sequence.pending_token;
-    if (!sequence.logits.empty()) return engine::argmax(sequence.logits);
-    HETERO_CHECK(session.truncate(sequence.tokens.size() - 1));
-    HETERO_TRY(const auto logits, session.decode(sequence.tokens.back()));
-    return engine::argmax(logits);
+    return engine::import_layers(session, header, stored.state->layers[stored.sequence],
+                                 header.sequences[stored.sequence].tokens.size());
 }
 
 // The cache as the state has it, whatever was computed since.
@@ -50,10 +41,21 @@ Status reset(Session& session, const Stored& stored) {
     return import_sequence(session, stored);
 }
 
+// What follows the sequence: the stored choice, or that of the logits at its last position.
+Result<TokenId> first_token(Session& session, const Stored& stored) {
+    const kv::Sequence& sequence = stored.state->header.sequences[stored.sequence];
+    if (sequence.pending_token >= 0) return sequence.pending_token;
+    if (!sequence.logits.empty()) return engine::argmax(sequence.logits);
+    HETERO_CHECK(session.truncate(sequence.tokens.size() - 1));
+    HETERO_TRY(const auto logits, session.decode(sequence.tokens.back()));
+    const TokenId token = engine::argmax(logits);
+    HETERO_CHECK(reset(session, stored));
+    return token;
+}
+
 // The greedy continuation of the reference.
 Result<std::vector<TokenId>> continuation(Session& session, const Stored& reference, std::uint64_t steps) {
-    HETERO_TRY(TokenId token, first_token(session, reference.state->header.sequences[reference.sequence]));
-    HETERO_CHECK(reset(session, reference));
+    HETERO_TRY(TokenId token, first_token(session, reference));
     std::vector<TokenId> tokens{token};
     while (tokens.size() < steps) {
         HETERO_TRY(const auto logits, session.decode(token));
@@ -105,7 +107,7 @@ public:
             sessions_.push_back(std::move(session));
         }
         for (Report& report : reports_) report.fed.push_back(fed_);
-        if (options_.attention) watch();
+        watch();
         return {};
     }
 
@@ -237,7 +239,6 @@ private:
 
 Status check_options(const kv::State& reference, const Options& options) {
     if (options.steps == 0) return fail(Errc::usage, "at least one step is needed");
-    if (options.block_steps == 0) return fail(Errc::usage, "a block has at least one step");
     if (options.forced.empty()) return {};
     if (options.forced.size() != reference.header.sequences.size()) {
         return fail(Errc::usage, "tokens to feed are given for {} sequences, the state has {}", options.forced.size(),
@@ -256,11 +257,9 @@ Result<kv::State> recompute(const std::shared_ptr<const model::Model>& model, co
                             const Options& options, kernels::DType dtype) {
     kv::State state;
     state.header = header;
-    kv::Scheme scheme;
-    scheme.codec = kernels::dtype_info(dtype).name;
-    scheme.source_dtype = dtype;
-    state.header.k_schemes.assign(header.identity.n_layers, scheme);
-    state.header.v_schemes = state.header.k_schemes;
+    for (const kv::PartId part : {kv::PartId::k, kv::PartId::v}) {
+        state.header.schemes(part).assign(header.identity.n_layers, engine::scheme_of(dtype, part));
+    }
     state.header.tokens_per_chunk = 0;
     engine::Options engine_options;
     engine_options.threads = options.threads;
@@ -270,24 +269,21 @@ Result<kv::State> recompute(const std::shared_ptr<const model::Model>& model, co
         sequence.logits.clear();
         HETERO_TRY(const auto session, Session::create(model, engine_options, sequence.tokens.size()));
         HETERO_CHECK(session->prefill(sequence.tokens, engine::Logits::none, {}));
-        auto& layers = state.layers.emplace_back();
-        for (std::uint32_t layer = 0; layer < header.identity.n_layers; ++layer) {
-            HETERO_TRY(layers.emplace_back(), session->export_layer(layer));
-        }
+        HETERO_TRY(state.layers.emplace_back(), engine::export_layers(*session));
     }
     return state;
 }
 
 }  // namespace
 
-Summary summarise(std::span<const Step> steps, const Options& options) {
+Summary summarise(std::span<const Step> steps, std::uint64_t seed) {
     Summary out;
     out.n = steps.size();
     std::vector<double> dp, kl, dlogit, reference, candidate;
     std::uint64_t same = 0;
     std::vector<std::size_t> blocks, scored_blocks;  // never across sequences
     const auto extend = [&](std::vector<std::size_t>& lengths, const Step& step) {
-        if (step.step % options.block_steps == 0 || lengths.empty()) lengths.push_back(0);
+        if (step.step % resampled_steps == 0 || lengths.empty()) lengths.push_back(0);
         ++lengths.back();
     };
     for (const Step& step : steps) {
@@ -304,7 +300,7 @@ Summary summarise(std::span<const Step> steps, const Options& options) {
     std::vector<double> drawn;
     const auto interval = [&](const std::vector<std::size_t>& lengths, const std::vector<double>& values,
                               const std::function<double(std::span<const double>)>& statistic) {
-        return block_bootstrap(lengths, options.resamples, options.seed, [&](std::span<const std::size_t> places) {
+        return block_bootstrap(lengths, resamples, seed, [&](std::span<const std::size_t> places) {
             drawn.clear();
             for (const std::size_t place : places) drawn.push_back(values[place]);
             return statistic(drawn);
@@ -357,7 +353,7 @@ Result<std::vector<Report>> measure(const std::shared_ptr<const model::Model>& m
                 if (options.on_progress) options.on_progress(done, total);
             }));
         }
-        for (Report& report : reports) report.summary = summarise(report.steps, options);
+        for (Report& report : reports) report.summary = summarise(report.steps, options.seed);
         return reports;
     } catch (const std::bad_alloc&) {
         return fail(Errc::resource, "out of memory while comparing {} steps", options.steps);
@@ -369,12 +365,10 @@ Result<Control> measure_control(const std::shared_ptr<const model::Model>& model
     try {
         HETERO_TRY(auto full, recompute(model, header, options, kernels::DType::f32));
         HETERO_TRY(auto half, recompute(model, header, options, kernels::DType::f16));
-        Options own = options;
-        own.resident.reset();
         const auto full_state = std::make_shared<const kv::State>(std::move(full));
         const auto half_state = std::make_shared<const kv::State>(std::move(half));
         const kv::State* candidate = half_state.get();
-        HETERO_TRY(auto reports, measure(model, *full_state, {&candidate, 1}, own));
+        HETERO_TRY(auto reports, measure(model, *full_state, {&candidate, 1}, options));
         Control control;
         control.report = std::move(reports.front());
         const auto a = kv::memory_source(full_state, "f32"), b = kv::memory_source(half_state, "f16");

@@ -6,7 +6,6 @@
 #include <functional>
 #include <limits>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -27,12 +26,8 @@ struct Options {
     // costs decoding it once more. Report::fed can be given here for the next candidates.
     std::vector<std::vector<TokenId>> forced;
     engine::Precision precision = engine::Precision::precise;
-    int threads = 0;                         // 0: default_thread_count()
-    std::optional<kernels::DType> resident;  // type of the caches; none: what the state's numbers came from
-    bool attention = true;                   // measure AttentionError, too
-    std::uint32_t block_steps = 16;          // adjacent steps that are resampled together
-    std::uint32_t resamples = 1000;
-    std::uint64_t seed = 1;
+    int threads = 0;                                                           // 0: default_thread_count()
+    std::uint64_t seed = 1;                                                    // of the draws that intervals come from
     std::function<void(std::uint64_t done, std::uint64_t total)> on_progress;  // in tokens; may be empty
 };
 
@@ -53,8 +48,8 @@ struct Step {
     [[nodiscard]] bool top1_equal() const noexcept { return top_reference == top_candidate; }
 };
 
-// The figures of all steps. An interval holds the true value with 95 %: by bootstrap over blocks of adjacent steps,
-// those of proportions by Wilson's formula.
+// The figures of all steps. An interval holds the true value with 95 %: by bootstrap, 1000 draws of blocks of 16
+// adjacent steps, those of proportions by Wilson's formula.
 struct Summary {
     std::uint64_t n = 0;
     double max_abs_dp = 0, mean_abs_dp = 0, p99_abs_dp = 0;
@@ -70,7 +65,7 @@ struct Summary {
     Interval perplexity_change_interval;
 };
 // `steps`: those of all sequences, in order. NaN in any of them makes the figures NaN.
-[[nodiscard]] Summary summarise(std::span<const Step> steps, const Options& options);
+[[nodiscard]] Summary summarise(std::span<const Step> steps, std::uint64_t seed);
 // Wilson's interval of the fraction of steps with E_p <= epsilon, and the fraction.
 [[nodiscard]] Proportion within(std::span<const Step> steps, double epsilon);
 
@@ -87,14 +82,14 @@ struct AttentionError {
 struct Report {
     std::vector<Step> steps;  // in order of sequence, step
     Summary summary;
-    std::vector<AttentionError> attention;  // in order of sequence, layer; empty unless asked for
+    std::vector<AttentionError> attention;  // in order of sequence, layer
     std::vector<std::vector<TokenId>> fed;  // [sequence][step]
 };
 
-// One report for each candidate; the reference is run once for all of them, and all have a session at a time. The
-// states must have the same tokens, and the model's geometry (kv::compare and the tokens are the caller's question).
-// Errors: bad_input (a candidate lacks a sequence, states that do not fit the model or the context, logits that are not
-// finite: names sequence and step), resource, usage.
+// One report for each candidate; the reference is run once for all of them, and all have a session at a time, its
+// cache in the type that the state's numbers came from. The states must have the same tokens, and the model's geometry
+// (kv::compare and the tokens are the caller's question). Errors: bad_input (a candidate lacks a sequence, states that
+// do not fit the model or the context, logits that are not finite: names sequence and step), resource, usage.
 Result<std::vector<Report>> measure(const std::shared_ptr<const model::Model>& model, const kv::State& reference,
                                     std::span<const kv::State* const> candidates, const Options& options);
 

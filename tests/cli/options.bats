@@ -42,7 +42,7 @@ load helper
   command -v mandoc >/dev/null || skip "mandoc is not installed"
   for page in "$HETERO_MAN"/*.[1-8]; do
     # References are looked up among the installed pages, where these are not yet.
-    mandoc -Tlint "$page" | grep -Ev 'referenced manual not found|outdated mandoc.db' >lint || true
+    mandoc -Tlint "$page" | grep -v 'referenced manual not found' >lint || true
     [ ! -s lint ] || { cat lint; return 1; }
   done
 }

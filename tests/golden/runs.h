@@ -12,20 +12,12 @@
 #include "engine/probability.h"
 #include "engine/session.h"
 #include "kernels/api/ops.h"
+#include "support/results.h"
 
 namespace hetero::test {
 
 using engine::TokenId;
 using kernels::DType;
-
-template <class T>
-T must(Result<T> result) {
-    REQUIRE_MESSAGE(result.has_value(), (result ? std::string() : result.error().message));
-    return std::move(*result);
-}
-inline void must(const Status& status) {
-    REQUIRE_MESSAGE(status.has_value(), (status ? std::string() : status.error().message));
-}
 
 inline std::unique_ptr<engine::Session> make_session(std::shared_ptr<const model::Model> model, DType kv_dtype,
                                                      std::uint64_t capacity, std::uint32_t chunk_tokens = 256,

@@ -99,6 +99,14 @@ Status check_shards(const Tool& tool, const std::vector<transport::Endpoint>& ou
     return group.agree(check());
 }
 
+Result<std::vector<kv::Layer>> GroupWriter::layers(const engine::Session& session) const {
+    std::vector<kv::Layer> all;
+    for (std::uint32_t i = 0; i < session.model().config.n_layers; ++i) {
+        HETERO_TRY(all.emplace_back(), layer(session, i));
+    }
+    return all;
+}
+
 Result<std::unique_ptr<kv::Sink>> GroupWriter::open(const transport::Endpoint& endpoint,
                                                     const transport::TransportOptions& options,
                                                     const engine::Session& session, kv::Header& header) const {

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "common/tool.h"
 #include "engine/session.h"
@@ -31,6 +32,8 @@ public:
     Result<kv::Layer> layer(const engine::Session& session, std::uint32_t layer) const {
         return shards_ ? session.export_layer(layer) : session.gather_layer(layer);
     }
+    // Of all layers.
+    Result<std::vector<kv::Layer>> layers(const engine::Session& session) const;
     // To where; `header` becomes that of the state of all, or of this rank's shard.
     Result<std::unique_ptr<kv::Sink>> open(const transport::Endpoint& endpoint,
                                            const transport::TransportOptions& options, const engine::Session& session,

@@ -4,15 +4,6 @@
 
 namespace hetero::tool {
 
-Status import_sequence(engine::Session& session, const kv::State& state, std::size_t sequence) {
-    const std::uint64_t n_tokens = state.header.sequences[sequence].tokens.size();
-    const std::vector<kv::Layer>& layers = state.layers[sequence];
-    for (std::uint32_t i = 0; i < layers.size(); ++i) {
-        HETERO_CHECK(session.import_layer(state.header, i, layers[i], n_tokens));
-    }
-    return {};
-}
-
 std::size_t common_prefix(std::span<const engine::TokenId> a, std::span<const engine::TokenId> b) {
     const auto ends = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
     return static_cast<std::size_t>(ends.first - a.begin());

@@ -12,9 +12,6 @@
 
 namespace hetero::tool {
 
-// Puts one sequence's KV into `session`, which must have room for it.
-Status import_sequence(engine::Session& session, const kv::State& state, std::size_t sequence);
-
 // First position where two token lists differ, or the length of the shorter.
 [[nodiscard]] std::size_t common_prefix(std::span<const engine::TokenId> a, std::span<const engine::TokenId> b);
 

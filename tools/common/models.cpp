@@ -81,6 +81,15 @@ void add_warm_options(OptionTable& table, ModelOptions& options) {
     cache.completion = Completion::directory;
 }
 
+Status check_warm(const OptionTable& table, ModelOptions& options) {
+    if (!options.warm || !options.precise) return {};
+    if (table.on_command_line("warm")) {
+        return fail(Errc::usage, "--warm keeps packed weights, and --precise has none");
+    }
+    options.warm = false;
+    return {};
+}
+
 engine::WarmFolder ModelOptions::warm_folder() const {
     std::string folder = cache;
     if (const char* home = std::getenv("HOME"); folder.empty() && home != nullptr && *home != '\0') {
@@ -141,6 +150,20 @@ Result<engine::KvStorage> resident_storage(const std::string& choice, const kv::
     if (const auto dtype = kernels::dtype_from_name(choice)) return engine::KvStorage(*dtype);
     HETERO_TRY(engine::KvCodecs codecs, engine::resident_codecs(choice));
     return engine::KvStorage(kernels::DType::f16, std::move(codecs));
+}
+
+engine::Options session_options(const ModelOptions& options, const engine::KvStorage& storage,
+                                std::uint64_t chunk_tokens) {
+    engine::Options session;
+    session.threads = static_cast<int>(options.threads);
+    session.kv_dtype = storage.dtype;
+    session.kv_codecs = storage.codecs;
+    session.chunk_tokens = static_cast<std::uint32_t>(chunk_tokens);
+    session.group = &transport::group();
+    session.precision = options.precision();
+    session.warm = options.warm_folder();
+    session.exec = options.exec == "eager" ? engine::Exec::eager : engine::Exec::graph;
+    return session;
 }
 
 }  // namespace hetero::tool

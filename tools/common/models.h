@@ -25,7 +25,6 @@ struct ModelOptions {
         return precise ? engine::Precision::precise : engine::Precision::fast;
     }
     [[nodiscard]] engine::WarmFolder warm_folder() const;
-    [[nodiscard]] engine::Exec how() const { return exec == "eager" ? engine::Exec::eager : engine::Exec::graph; }
     [[nodiscard]] const char* precision_name() const { return precise ? "precise" : "fast"; }  // in reports and states
 };
 void add_model_options(OptionTable& table, ModelOptions& options);  // all but the precision
@@ -33,6 +32,8 @@ void add_precise_option(OptionTable& table, ModelOptions& options);
 void add_exec_option(OptionTable& table, ModelOptions& options);
 void add_warm_options(OptionTable& table, ModelOptions& options);
 void add_thread_option(OptionTable& table, std::uint64_t* threads);
+// --warm and --precise do not go together: usage where the command line asks for --warm, else that setting is dropped.
+Status check_warm(const OptionTable& table, ModelOptions& options);
 
 // Refuses a device that is not there, and a kernel backend (HETERO_BACKEND) that cannot run here. Says on stderr what
 // "auto" came to where the user asked for it.
@@ -65,5 +66,9 @@ void report_weights(Tool& tool, const std::string& who, const kv::Identity& a, c
 inline const std::vector<std::string> resident_types{"auto", "f16",        "bf16",         "f32",         "int8",
                                                      "int4", "fp8_e4m3fn", "int8-channel", "int4-channel"};
 Result<engine::KvStorage> resident_storage(const std::string& choice, const kv::Header* state);
+
+// Sessions as the options ask for them, one in each rank of the group.
+[[nodiscard]] engine::Options session_options(const ModelOptions& options, const engine::KvStorage& storage,
+                                              std::uint64_t chunk_tokens);
 
 }  // namespace hetero::tool

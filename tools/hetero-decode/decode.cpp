@@ -144,15 +144,7 @@ private:
             capacity = std::max(capacity, longest + options_.generate.max_tokens + 1);
         }
         capacity = std::min<std::uint64_t>(capacity, loaded_.identity.context_length);
-        engine::Options options;
-        options.threads = static_cast<int>(options_.model.threads);
-        options.kv_dtype = storage.dtype;
-        options.kv_codecs = storage.codecs;
-        options.chunk_tokens = static_cast<std::uint32_t>(options_.chunk_tokens);
-        options.group = &transport::group();
-        options.precision = options_.model.precision();
-        options.warm = options_.model.warm_folder();
-        options.exec = options_.model.how();
+        engine::Options options = session_options(options_.model, storage, options_.chunk_tokens);
         const std::uint64_t most = options_.batch == 0 ? default_batch : options_.batch;
         options.sequences = static_cast<std::uint32_t>(std::min<std::uint64_t>(most, header_.sequences.size()));
         auto made = engine::Session::create(loaded_.model, options, capacity);
@@ -301,11 +293,7 @@ private:
         // Those of the last batch stay where they are.
         const std::size_t batch = sessions_.size();
         if (index / batch == (header_.sequences.size() - 1) / batch) return {};
-        std::vector<kv::Layer>& layers = finished_.emplace_back();
-        for (std::uint32_t i = 0; i < loaded_.identity.n_layers; ++i) {
-            HETERO_TRY(auto layer, writer_.layer(session, i));
-            layers.push_back(std::move(layer));
-        }
+        HETERO_TRY(finished_.emplace_back(), writer_.layers(session));
         return {};
     }
 

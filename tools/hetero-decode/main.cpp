@@ -78,6 +78,7 @@ int main(int argc, char** argv) {
 
     return tool.run(argc, argv, [&]() -> Status {
         HETERO_CHECK(check_usage(options));
+        HETERO_CHECK(check_warm(table, options.model));
         HETERO_CHECK(check_device(tool, options.model));
         return run_decode(tool, options);
     });

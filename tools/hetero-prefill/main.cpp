@@ -15,9 +15,6 @@ Status check_usage(const PrefillOptions& options) {
         }
         return {};
     }
-    if (options.model.warm && options.model.precise) {
-        return fail(Errc::usage, "--warm keeps packed weights, and --precise has none");
-    }
     if (options.warms_only()) return {};
     HETERO_CHECK(check_prompt_options(options.prompt, options.prefix == "-"));
     if (!has_prompt(options.prompt)) {
@@ -73,6 +70,7 @@ int main(int argc, char** argv) {
     add_transfer_options(table, options.transfer);
 
     return tool.run(argc, argv, [&]() -> Status {
+        HETERO_CHECK(check_warm(table, options.model));
         HETERO_CHECK(check_usage(options));
         HETERO_CHECK(check_device(tool, options.model));
         if (options.warms_only()) return run_warm(tool, options);

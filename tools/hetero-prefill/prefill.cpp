@@ -8,6 +8,7 @@
 #include "common/group.h"
 #include "common/kv_session.h"
 #include "common/progress.h"
+#include "engine/layers.h"
 #include "npy.h"
 
 namespace hetero::tool {
@@ -104,7 +105,9 @@ public:
             sequence.special_parsed = job.prompt.special_parsed;
             if (options_.logits != "none") sequence.logits = std::move(logits);
             header.sequences.push_back(std::move(sequence));
-            if (i + 1 < jobs_.size()) HETERO_CHECK(export_session(session, header.identity.n_layers));
+            if (i + 1 < jobs_.size()) {
+                HETERO_TRY(finished_.emplace_back(), writer_.layers(session));
+            }
         }
         milliseconds_ = milliseconds_since(start);
         computed_ = total;
@@ -160,7 +163,8 @@ private:
         if (job.prefix) {
             const kv::Sequence& held = prefix_->header.sequences[*job.prefix];
             HETERO_CHECK(check_resumable(prefix_->header, *job.prefix, job.prompt.tokens.size()));
-            HETERO_CHECK(import_sequence(session, *prefix_, *job.prefix));
+            HETERO_CHECK(
+                engine::import_layers(session, prefix_->header, prefix_->layers[*job.prefix], held.tokens.size()));
             return extend_to(session, held.tokens, held.logits, job.prompt.tokens, on_progress);
         }
         HETERO_CHECK(session.truncate(0));
@@ -174,15 +178,6 @@ private:
         return last;
     }
 
-    Status export_session(const engine::Session& session, std::uint32_t n_layers) {
-        std::vector<kv::Layer>& layers = finished_.emplace_back();
-        for (std::uint32_t i = 0; i < n_layers; ++i) {
-            HETERO_TRY(auto layer, writer_.layer(session, i));
-            layers.push_back(std::move(layer));
-        }
-        return {};
-    }
-
     Tool& tool_;
     const PrefillOptions& options_;
     std::vector<Job> jobs_;
@@ -194,19 +189,6 @@ private:
     double milliseconds_ = 0;
 };
 
-engine::Options engine_options(const PrefillOptions& options, const engine::KvStorage& storage) {
-    engine::Options result;
-    result.threads = static_cast<int>(options.model.threads);
-    result.kv_dtype = storage.dtype;
-    result.kv_codecs = storage.codecs;
-    result.chunk_tokens = static_cast<std::uint32_t>(options.chunk_tokens);
-    result.group = &transport::group();
-    result.precision = options.model.precision();
-    result.warm = options.model.warm_folder();
-    result.exec = options.model.how();
-    return result;
-}
-
 }  // namespace
 
 Status run_warm(Tool& tool, const PrefillOptions& options) {
@@ -214,7 +196,8 @@ Status run_warm(Tool& tool, const PrefillOptions& options) {
                prepare_endpoints(tool, {}, {}, options.transfer, {{options.model.path}, {}}));
     HETERO_TRY(const LoadedModel loaded, load_model(options.model));
     HETERO_TRY(const auto session,
-               engine::Session::create(loaded.model, engine_options(options, kernels::DType::f16), 1));
+               engine::Session::create(loaded.model,
+                                       session_options(options.model, kernels::DType::f16, options.chunk_tokens), 1));
     report_memory(tool, *session);
     const std::string folder = options.model.warm_folder().path;
     if (!session->warm()) {
@@ -279,7 +262,9 @@ Status run_prefill(Tool& tool, const PrefillOptions& options) {
         return {};
     }
 
-    HETERO_TRY(auto session, engine::Session::create(loaded.model, engine_options(options, storage), capacity));
+    HETERO_TRY(
+        auto session,
+        engine::Session::create(loaded.model, session_options(options.model, storage, options.chunk_tokens), capacity));
     PrefillRun run(tool, options, std::move(jobs), prefix ? &*prefix : nullptr);
     HETERO_CHECK(run.compute(*session, header));
     HETERO_CHECK(run.write(*session, header, endpoints.outputs.front()));

@@ -36,14 +36,8 @@ Status run_score(Tool& tool, const PrefillOptions& options) {
 
     HETERO_TRY(const engine::KvStorage storage, resident_storage(options.kv_dtype, nullptr));
     const std::uint32_t window = std::min(kWindowTokens, loaded.identity.context_length);
-    engine::Options engine_options;
-    engine_options.threads = static_cast<int>(options.model.threads);
-    engine_options.kv_dtype = storage.dtype;
-    engine_options.kv_codecs = storage.codecs;
-    engine_options.chunk_tokens = static_cast<std::uint32_t>(options.chunk_tokens);
-    engine_options.group = &transport::group();
-    engine_options.precision = options.model.precision();
-    HETERO_TRY(auto session, engine::Session::create(loaded.model, engine_options, window));
+    HETERO_TRY(auto session, engine::Session::create(
+                                 loaded.model, session_options(options.model, storage, options.chunk_tokens), window));
 
     const auto start = std::chrono::steady_clock::now();
     engine::Score score;

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cmath>
 
 #include "verify.h"
@@ -122,9 +121,8 @@ void add_drift(Json& report, const Outcome& outcome) {
     Json& worst = report["worst_steps"] = Json::array();
     for (const verify::Step& step : worst_steps(drift, 10)) worst.push_back(step_json(step, outcome));
     report["worst_step"] = worst.empty() ? Json(nullptr) : worst.front();
-    const auto divergence = std::find_if(drift.steps.begin(), drift.steps.end(),
-                                         [](const verify::Step& step) { return !step.top1_equal(); });
-    report["first_divergence"] = divergence == drift.steps.end() ? Json(nullptr) : step_json(*divergence, outcome);
+    const verify::Step* divergence = verify::first_divergence(drift);
+    report["first_divergence"] = divergence == nullptr ? Json(nullptr) : step_json(*divergence, outcome);
     Json& attention = report["attention"] = Json::array();
     for (const verify::AttentionError& one : drift.attention) {
         Json heads = Json::array();
@@ -167,7 +165,7 @@ void add_to_report(Json& report, const Outcome& outcome, const VerifyOptions& op
     report["epsilon"] = epsilon ? number(*epsilon) : Json(nullptr);
     report["gate"] = outcome.gated.name();
     report["gate_value"] = number(outcome.gated.value);
-    report["gate_n"] = outcome.gate_n;
+    report["gate_n"] = outcome.gated.n;
     report["max_stands_in_for_p99"] = outcome.gated.max_stands_in;
     if (outcome.drift) report["precision"] = options.model.precision_name();
     report["floor"] = outcome.floor ? number(*outcome.floor) : Json(nullptr);

@@ -126,13 +126,11 @@ std::string drift_text(const Outcome& outcome, const VerifyOptions& options, boo
                             token_text(outcome, step.worst), step.p_reference, step.p_candidate,
                             token_text(outcome, step.top_reference), token_text(outcome, step.top_candidate));
     }
-    const auto divergence = std::find_if(drift.steps.begin(), drift.steps.end(),
-                                         [](const verify::Step& step) { return !step.top1_equal(); });
-    text += divergence == drift.steps.end()
-                ? "diverges   nowhere: every first choice is the same\n"
-                : fmt::format("diverges   first at {}: {} -> {}\n", step_text(outcome, *divergence),
-                              token_text(outcome, divergence->top_reference),
-                              token_text(outcome, divergence->top_candidate));
+    const verify::Step* divergence = verify::first_divergence(drift);
+    text += divergence == nullptr ? "diverges   nowhere: every first choice is the same\n"
+                                  : fmt::format("diverges   first at {}: {} -> {}\n", step_text(outcome, *divergence),
+                                                token_text(outcome, divergence->top_reference),
+                                                token_text(outcome, divergence->top_candidate));
     if (options.bounds.epsilon && outcome.metric == "prob") {
         const double epsilon = *options.bounds.epsilon;
         const Proportion share = verify::within(drift.steps, epsilon);
@@ -217,7 +215,7 @@ std::string to_text(const Outcome& outcome, const VerifyOptions& options, bool p
                             check.passed() ? "ok" : "FAILED");
     }
     text += fmt::format("gate       {} {} of {} values: {:.6g}{}\n", outcome.metric, outcome.gated.name(),
-                        outcome.gate_n, outcome.gated.value,
+                        outcome.gated.n, outcome.gated.value,
                         outcome.gated.max_stands_in ? " (the maximum, as they are fewer than 256)" : "");
     return text + (outcome.verdict ? "PASS\n" : "FAIL\n");
 }

@@ -74,18 +74,9 @@ private:
                                  : bounds.elements        ? "max"
                                                           : "p99";
         bounds.gate = gate == "max" ? verify::Gate::max : verify::Gate::p99;
-        if (bounds.elements) {
-            for (const kv::PartDifference& part : out_.comparison.parts) out_.gate_n += part.elements;
-            out_.gated = verify::apply(bounds.gate, out_.gate_n, out_.comparison.p99_abs, out_.comparison.max_abs);
-        } else {
-            const verify::Summary& summary = out_.drift->summary;
-            out_.gate_n = summary.n;
-            out_.gated = verify::apply(bounds.gate, summary.n, summary.p99_abs_dp, summary.max_abs_dp);
-        }
-        if (out_.control) {
-            const verify::Summary& control = out_.control->report.summary;
-            out_.floor = verify::apply(bounds.gate, control.n, control.p99_abs_dp, control.max_abs_dp).value;
-        }
+        out_.gated = bounds.elements ? verify::apply(bounds.gate, out_.comparison)
+                                     : verify::apply(bounds.gate, out_.drift->summary);
+        if (out_.control) out_.floor = verify::apply(bounds.gate, out_.control->report.summary).value;
         verify::Measured measured{&out_.reference, &out_.comparison, out_.drift ? &*out_.drift : nullptr,
                                   out_.control ? &*out_.control : nullptr, out_.floor};
         out_.checks = verify::hold(bounds, measured);

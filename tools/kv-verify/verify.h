@@ -45,7 +45,6 @@ struct Outcome {
     std::vector<verify::Check> checks;
     std::string metric;  // "elem" or "prob"
     verify::Gated gated;
-    std::uint64_t gate_n = 0;
     Status verdict;                              // names the first check that does not pass
     std::shared_ptr<const Tokenizer> tokenizer;  // for the texts of tokens; may be null
 };

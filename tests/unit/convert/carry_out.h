@@ -14,16 +14,11 @@
 #include "kernels/api/ops.h"
 #include "model/model.h"
 #include "support/golden.h"
+#include "support/results.h"
 #include "support/temp_dir.h"
 #include "unit/io/gguf_bytes.h"
 
 namespace hetero::test {
-
-template <class T>
-T must(Result<T> result) {
-    REQUIRE_MESSAGE(result.has_value(), (result ? "" : result.error().message));
-    return std::move(*result);
-}
 
 inline std::shared_ptr<const model::Model> load_model(const std::string& path) {
     return must(model::Model::load(path));

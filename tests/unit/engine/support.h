@@ -9,30 +9,13 @@
 #include "engine/probability.h"
 #include "engine/session.h"
 #include "support/golden.h"
+#include "support/results.h"
 
 namespace hetero::test {
 
 using engine::Session;
 using engine::TokenId;
 using kernels::DType;
-
-template <class T>
-T must(Result<T> result) {
-    REQUIRE_MESSAGE(result.has_value(), (result ? std::string() : result.error().message));
-    return std::move(*result);
-}
-inline void must(const Status& status) {
-    REQUIRE_MESSAGE(status.has_value(), (status ? std::string() : status.error().message));
-}
-
-template <class T>
-Error error_of(const Result<T>& result) {
-    REQUIRE_FALSE(result.has_value());
-    CHECK(result.error().message.find('\n') == std::string::npos);
-    return result.error();
-}
-
-inline bool has(const Error& error, std::string_view part) { return error.message.find(part) != std::string::npos; }
 
 inline std::shared_ptr<const model::Model> tiny_model(const std::string& name = "llama/f32") {
     return must(model::Model::load(testdata("golden/tiny/" + name)));

@@ -4,11 +4,13 @@
 #include <numeric>
 
 #include "io/hdf5.h"
+#include "support/results.h"
 
 using namespace hetero;
 using io::h5::Element;
 using io::h5::File;
 using io::h5::Node;
+using test::must;
 
 namespace {
 
@@ -46,12 +48,6 @@ Status write_sample(File& file) {
         HETERO_CHECK(root.set("text", std::string("replaced")));
     }
     return file.finish();
-}
-
-template <class T>
-T must(Result<T> result) {
-    REQUIRE_MESSAGE(result.has_value(), result.error().message);
-    return std::move(*result);
 }
 
 std::unique_ptr<File> sample() {

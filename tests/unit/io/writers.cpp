@@ -13,11 +13,13 @@
 #include "io/safetensors.h"
 #include "io/safetensors_writer.h"
 #include "support/golden.h"
+#include "support/results.h"
 #include "support/temp_dir.h"
 
 using namespace hetero;
 using namespace hetero::io;
 using kernels::DType;
+using test::must;
 
 namespace {
 // Called before a rename with flags; what it returns, if not 0, is the error of it.
@@ -34,15 +36,6 @@ extern "C" int renameat2(int from_folder, const char* from, int to_folder, const
 }
 
 namespace {
-
-template <class T>
-T must(Result<T> result) {
-    REQUIRE_MESSAGE(result.has_value(), (result ? std::string() : result.error().message));
-    return std::move(*result);
-}
-void must(const Status& status) {
-    REQUIRE_MESSAGE(status.has_value(), (status ? std::string() : status.error().message));
-}
 
 std::vector<std::byte> counted(std::size_t n, unsigned start) {
     std::vector<std::byte> bytes(n);

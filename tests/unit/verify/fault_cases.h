@@ -55,7 +55,7 @@ inline void check_fault(const verify::Diagnosis& diagnosis, std::string_view nam
 using Change = std::function<std::vector<float>(const std::vector<float>& values, std::uint32_t dim)>;
 inline kv::State with_values(const kv::State& state, bool k, bool v, const Change& change, DType dtype = DType::f16) {
     kv::State out = state;
-    out.header.k_schemes.assign(state.header.k_schemes.size(), plain_scheme(dtype));
+    out.header.k_schemes.assign(state.header.k_schemes.size(), engine::scheme_of(dtype, kv::PartId::k));
     out.header.v_schemes = out.header.k_schemes;
     for (std::size_t l = 0; l < out.layers[0].size(); ++l) {
         for (const kv::PartId id : {kv::PartId::k, kv::PartId::v}) {

@@ -1,51 +1,18 @@
 // States of the tiny models, and other forms of them.
 #pragma once
-#include <doctest/doctest.h>
-
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "engine/session.h"
+#include "engine/layers.h"
 #include "kv/convert.h"
 #include "quant/spec.h"
-#include "support/golden.h"
+#include "unit/engine/support.h"
 #include "verify/measure.h"
 
 namespace hetero::test {
 
-using engine::Session;
-using engine::TokenId;
-using kernels::DType;
-
-template <class T>
-T must(Result<T> result) {
-    REQUIRE_MESSAGE(result.has_value(), (result ? std::string() : result.error().message));
-    return std::move(*result);
-}
-inline void must(const Status& status) {
-    REQUIRE_MESSAGE(status.has_value(), (status ? std::string() : status.error().message));
-}
-template <class T>
-Error error_of(const Result<T>& result) {
-    REQUIRE_FALSE(result.has_value());
-    return result.error();
-}
-inline bool has(const Error& error, std::string_view part) { return error.message.find(part) != std::string::npos; }
-
 using ModelPtr = std::shared_ptr<const model::Model>;
-
-inline ModelPtr tiny_model(const std::string& name = "llama/f32") {
-    return must(model::Model::load(testdata("golden/tiny/" + name)));
-}
-
-inline std::unique_ptr<Session> make_session(const ModelPtr& model, std::uint64_t capacity,
-                                             DType kv_dtype = DType::f16) {
-    engine::Options options;
-    options.threads = 1;
-    options.kv_dtype = kv_dtype;
-    return must(Session::create(model, options, capacity));
-}
 
 inline std::vector<TokenId> some_tokens(std::size_t n, int seed = 13) {
     std::vector<TokenId> tokens;
@@ -54,34 +21,22 @@ inline std::vector<TokenId> some_tokens(std::size_t n, int seed = 13) {
     return tokens;
 }
 
-inline kv::Scheme plain_scheme(DType dtype) {
-    kv::Scheme scheme;
-    scheme.codec = kernels::dtype_info(dtype).name;
-    scheme.source_dtype = dtype;
-    return scheme;
-}
-
 // What the model makes of these sequences.
 inline kv::State state_of(const ModelPtr& model, const std::vector<std::vector<TokenId>>& sequences,
                           DType dtype = DType::f16) {
     kv::State state;
     state.header.identity = engine::identity_of(*model, {});
     state.header.layer_shapes = engine::layer_shapes(*model);
-    state.header.k_schemes.assign(model->config.n_layers, plain_scheme(dtype));
+    state.header.k_schemes.assign(model->config.n_layers, engine::scheme_of(dtype, kv::PartId::k));
     state.header.v_schemes = state.header.k_schemes;
     for (const auto& tokens : sequences) {
         const auto session = make_session(model, tokens.size(), dtype);
         kv::Sequence sequence;
         sequence.id = std::to_string(state.header.sequences.size());
         sequence.tokens = tokens;
-        must(
-            session->prefill(tokens, engine::Logits::last, [&](std::uint64_t, std::span<const float> logits) -> Status {
-                sequence.logits.assign(logits.begin(), logits.end());
-                return {};
-            }));
+        sequence.logits = prefill(*session, tokens);
         state.header.sequences.push_back(sequence);
-        auto& layers = state.layers.emplace_back();
-        for (std::uint32_t i = 0; i < model->config.n_layers; ++i) layers.push_back(must(session->export_layer(i)));
+        state.layers.push_back(must(engine::export_layers(*session)));
     }
     return state;
 }

@@ -19,7 +19,7 @@ struct Coding {
     KvCodes codes = KvCodes::floats;
     std::size_t group = 0, group_tokens = 0;
     bool zeros = false;
-    [[nodiscard]] bool paired() const { return kernels::is_paired(codes); }
+    [[nodiscard]] bool paired() const { return is_paired(codes); }
 };
 
 // A head's K or V: pages as a kernel reads them, and what they stand for.

@@ -88,6 +88,12 @@ Result<std::unique_ptr<kv::Sink>> open_sink(const Endpoint& endpoint, const Tran
     return type_of(endpoint.kind).open_sink(endpoint, options);
 }
 
+Result<std::optional<LinkFigures>> measure_link(const Endpoint& endpoint, const kv::Header& header) {
+    const EndpointType& type = type_of(endpoint.kind);
+    if (type.measure_link == nullptr) return std::nullopt;
+    return type.measure_link(endpoint, header);
+}
+
 Status leave(const Error* error) noexcept {
     for (const EndpointType* type : by_cost())
         if (type->leave != nullptr) HETERO_CHECK(type->leave(error));

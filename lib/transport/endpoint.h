@@ -53,6 +53,16 @@ Status prepare(const std::vector<Endpoint>& inputs, const std::vector<Endpoint>&
 Result<std::unique_ptr<kv::Source>> open_source(const Endpoint& endpoint, const TransportOptions& options);
 Result<std::unique_ptr<kv::Sink>> open_sink(const Endpoint& endpoint, const TransportOptions& options);
 
+// What a link does, seen from the sender.
+struct LinkFigures {
+    double latency_us_p50 = 0, latency_us_p99 = 0;  // there and back
+    std::uint64_t bytes = 0;                        // of chunks, which took `seconds`
+    double seconds = 0, bytes_per_s = 0;
+};
+// Measures the link to where a state of this header, or of it in another representation, will be sent; before
+// open_sink(), once. Nothing: there is no link (files, pipes), or the peer does not speak of it.
+Result<std::optional<LinkFigures>> measure_link(const Endpoint& endpoint, const kv::Header& header);
+
 // Tells every peer of this process that it gave up and why (so that they end too), then leaves MPI. With no error: an
 // orderly end, which waits until every rank of the job has come this far, however long it computes. Does nothing where
 // MPI was not started. Call once, last, when the error has been printed: where MPI cannot be left any more (another

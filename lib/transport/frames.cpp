@@ -51,6 +51,7 @@ std::uint64_t max_payload(FrameKind kind) {
         case FrameKind::commit:
         case FrameKind::commit_ack:
         case FrameKind::nack:
+        case FrameKind::probe:
             return max_control_bytes;
         case FrameKind::ack:
         case FrameKind::heartbeat:
@@ -92,6 +93,8 @@ const char* frame_kind_name(FrameKind kind) noexcept {
             return "ABORT";
         case FrameKind::bye:
             return "BYE";
+        case FrameKind::probe:
+            return "PROBE";
     }
     return "unknown";
 }
@@ -149,7 +152,7 @@ Result<FrameHeader> decode_frame(std::span<const std::byte, frame_header_bytes> 
     header.kind = static_cast<FrameKind>(kind);
     if (header.version != wire_version && !(header.version > 0 && layout_is_shared(header.kind)))
         return fail(Errc::peer, "frame of hkv-mpi {}, this build speaks {}", header.version, wire_version);
-    if (kind < static_cast<std::uint8_t>(FrameKind::hello) || kind > static_cast<std::uint8_t>(FrameKind::bye))
+    if (kind < static_cast<std::uint8_t>(FrameKind::hello) || kind > static_cast<std::uint8_t>(FrameKind::probe))
         return fail(Errc::peer, "unknown frame kind {}", kind);
     const auto part = load_le<std::uint8_t>(p + at_part);
     const auto array = load_le<std::uint8_t>(p + at_array);

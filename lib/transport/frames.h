@@ -33,6 +33,7 @@ enum class FrameKind : std::uint8_t {
     heartbeat = 12,   // unsequenced: alive; `seq` is the number of the next frame
     abort = 13,       // unsequenced: gave up, and why
     bye = 14,         // orderly end
+    probe = 15,       // measures the link before OFFER; the answer to it
 };
 [[nodiscard]] const char* frame_kind_name(FrameKind kind) noexcept;
 // Unsequenced frames are not repeated when lost; all others are numbered and delivered in order, exactly once.

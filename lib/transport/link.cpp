@@ -199,6 +199,7 @@ void Link::handle_sequenced(const FrameHeader& header, const Arrival& arrival) {
     owes_ack_ = true;
     if (header.seq < expected_ || early_.contains(header.seq)) {
         ++counters_.duplicates;
+        if (header.kind == FrameKind::chunk && arrival.placed && place_again_) place_again_(header);
         return;
     }
     if (header.seq - expected_ >= max_early)

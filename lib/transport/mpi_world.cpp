@@ -328,15 +328,19 @@ void MpiWorld::finalize() {
     gate_.changed();
 }
 
-Result<MpiWorld::Peer*> MpiWorld::open(int rank, bool sending) {
+Result<MpiWorld::Peer*> MpiWorld::find(int rank, bool sending) {
     auto lock = gate_.enter();
-    for (const auto& peer : peers_) {
-        if (peer->rank != rank || peer->sender.has_value() != sending) continue;
-        if (peer->opened) return fail(Errc::internal, "mpi:{} was opened twice", rank);
-        peer->opened = true;
-        return peer.get();
-    }
+    for (const auto& peer : peers_)
+        if (peer->rank == rank && peer->sender.has_value() == sending) return peer.get();
     return fail(Errc::internal, "mpi:{} was not prepared", rank);
+}
+
+Result<MpiWorld::Peer*> MpiWorld::open(int rank, bool sending) {
+    HETERO_TRY(Peer * peer, find(rank, sending));
+    auto lock = gate_.enter();
+    if (peer->opened) return fail(Errc::internal, "mpi:{} was opened twice", rank);
+    peer->opened = true;
+    return peer;
 }
 
 // Peers that we let down ourselves do not count.

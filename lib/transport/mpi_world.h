@@ -38,7 +38,8 @@ public:
                         const TransportOptions& options);
     static MpiWorld* running() noexcept;  // nullptr before start()
 
-    Result<Peer*> open(int rank, bool sending);
+    Result<Peer*> find(int rank, bool sending);
+    Result<Peer*> open(int rank, bool sending);  // once
     [[nodiscard]] Gate& gate() noexcept { return gate_; }
     [[nodiscard]] Communicator& group() noexcept;
     [[nodiscard]] Status check_group();

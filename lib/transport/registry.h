@@ -16,7 +16,9 @@ struct EndpointType {
                       const TransportOptions& options);
     Result<std::unique_ptr<kv::Source>> (*open_source)(const Endpoint& endpoint, const TransportOptions& options);
     Result<std::unique_ptr<kv::Sink>> (*open_sink)(const Endpoint& endpoint, const TransportOptions& options);
-    Status (*leave)(const Error* error) noexcept;
+    // Not of all kinds.
+    Status (*leave)(const Error* error) noexcept = nullptr;
+    Result<std::optional<LinkFigures>> (*measure_link)(const Endpoint& endpoint, const kv::Header& header) = nullptr;
 };
 
 extern const EndpointType file_endpoint, pipe_endpoint, mpi_endpoint;

@@ -1,25 +1,58 @@
 #include "transport/sender.h"
 
+#include <algorithm>
+
 namespace hetero::transport {
 
-Status Sender::begin(const kv::Header& header) {
+void Sender::say_hello(const kv::Identity& identity) {
+    Hello hello;
+    hello.role = WireRole::sender;
+    hello.min_version = least_version_;
+    hello.max_version = version_;
+    hello.compat_hash = kv::compat_hash(identity);
+    hello.program = "hetero";
+    link_->post(FrameKind::hello, encode(hello));
+    stage_ = Stage::greeting;
+}
+
+Status Sender::greet(const kv::Identity& identity, std::uint16_t version) {
     if (stage_ != Stage::idle) return fail(Errc::internal, "a state is being sent already");
+    least_version_ = version;
+    version_ = max_protocol_version;
+    say_hello(identity);
+    return {};
+}
+
+Status Sender::begin(const kv::Header& header) {
+    if (stage_ != Stage::idle && stage_ != Stage::greeted) return fail(Errc::internal, "a state is being sent already");
     if (header.identity.n_layers > 0xFFFF)
         return fail(Errc::bad_input, "{} layers, the wire format has room for 65535", header.identity.n_layers);
-    offer_ = encode(Offer{header.payload_bytes(), header});
+    const std::uint16_t needed = protocol_version_of(header);
+    if (stage_ == Stage::greeted && needed > version_)
+        return fail(Errc::peer, "{} speaks hkv-mpi {}, this state needs {}", link_->options().peer, version_, needed);
+    if (stage_ == Stage::idle) least_version_ = version_ = needed;
+    offer_ = encode(Offer{header.payload_bytes(), header}, version_);
     if (offer_.size() > max_offer_bytes)
         return fail(Errc::bad_input, "tokens and logits of all sequences are {} bytes, the wire format has room for {}",
                     offer_.size(), max_offer_bytes);
     total_layers_ = total_layers(header);
-    Hello hello;
-    hello.role = WireRole::sender;
-    version_ = protocol_version_of(header);
-    hello.min_version = hello.max_version = version_;
-    hello.compat_hash = kv::compat_hash(header.identity);
-    hello.program = "hetero";
-    link_->post(FrameKind::hello, encode(hello));
-    stage_ = Stage::greeting;
+    if (stage_ == Stage::greeted) {
+        post_offer();
+    } else {
+        say_hello(header.identity);
+    }
     return {};
+}
+
+void Sender::post_offer() {
+    link_->post(FrameKind::offer, std::move(offer_));
+    stage_ = Stage::offered;
+}
+
+void Sender::send_probe_chunk(std::uint32_t i, std::uint32_t crc, Payload payload) {
+    FrameHeader header = probe_chunk(i);
+    header.payload_crc = crc;
+    link_->post_chunk(header, std::move(payload));
 }
 
 bool Sender::step(TimePoint now) {
@@ -46,7 +79,7 @@ void Sender::handle(const Frame& frame) {
 
 Status Sender::handle_checked(const Frame& frame) {
     const FrameKind kind = frame.header.kind;
-    if (kind == FrameKind::reject && (stage_ == Stage::greeting || stage_ == Stage::offered)) {
+    if (kind == FrameKind::reject && stage_ >= Stage::greeting && stage_ <= Stage::offered) {
         HETERO_TRY(const Error reason, decode_reason(frame.payload));
         link_->end_with({reason.code, fmt::format("{} rejected the state: {}", link_->options().peer, reason.message)});
         return {};
@@ -54,11 +87,17 @@ Status Sender::handle_checked(const Frame& frame) {
     if (kind == FrameKind::hello_ack && stage_ == Stage::greeting) {
         HETERO_TRY(const Hello hello, decode_hello(frame.payload));
         if (hello.role != WireRole::receiver) return fail(Errc::peer, "HELLO_ACK of a sender");
-        if (hello.min_version > version_ || hello.max_version < version_)
+        if (hello.min_version > version_ || hello.max_version < least_version_)
             return fail(Errc::peer, "it speaks hkv-mpi {} to {}, this state needs {}", hello.min_version,
-                        hello.max_version, version_);
-        link_->post(FrameKind::offer, std::move(offer_));
-        stage_ = Stage::offered;
+                        hello.max_version, least_version_);
+        version_ = std::min(version_, hello.max_version);
+        stage_ = Stage::greeted;
+        if (!offer_.empty()) post_offer();
+        return {};
+    }
+    if (kind == FrameKind::probe && stage_ == Stage::greeted) {
+        HETERO_CHECK(decode_probe(frame.payload));
+        ++probe_answers_;
         return {};
     }
     const bool accept = kind == FrameKind::accept && stage_ == Stage::offered;

@@ -1,7 +1,13 @@
 #include "transport/wire_stream.h"
 
+#include <algorithm>
+#include <chrono>
 #include <mutex>
 #include <new>
+
+#include "base/clock.h"
+#include "base/statistics.h"
+#include "transport/messages.h"
 
 namespace hetero::transport {
 namespace {
@@ -206,7 +212,83 @@ private:
     std::uint64_t read_ = 0;
 };
 
+// Times what goes to a peer and back. The gate's lock is held but while it waits.
+class LinkMeter {
+public:
+    LinkMeter(Gate& gate, Sender& sender) : gate_(gate), sender_(sender) {}
+
+    Result<std::optional<LinkFigures>> run(const kv::Header& header) {
+        auto lock = gate_.enter();
+        HETERO_CHECK(failure());
+        HETERO_CHECK(sender_.greet(header.identity, protocol_version_of(header)));
+        gate_.nudge();
+        gate_.wait(lock, [&] { return sender_.greeted() || sender_.error(); });
+        HETERO_CHECK(failure());
+        if (!sender_.may_probe()) return std::nullopt;
+        LinkFigures figures;
+        std::vector<double> round_trips;
+        for (int i = 0; i < 16; ++i) {
+            HETERO_TRY(round_trips.emplace_back(), timed(lock, [&] { sender_.probe({}); }));
+        }
+        figures.latency_us_p50 = percentile(round_trips, 50) * 1e6;
+        figures.latency_us_p99 = percentile(round_trips, 99) * 1e6;
+        HETERO_CHECK(send(lock, {4, 256U << 10}, figures));
+        // What is over before a link is at its speed says little.
+        if (figures.seconds < 0.02) HETERO_CHECK(send(lock, {12, 1U << 20}, figures));
+        return figures;
+    }
+
+private:
+    // Seconds from `start` to the answer.
+    template <class Start>
+    Result<double> timed(Gate::Lock& lock, Start start) {
+        const std::uint64_t answers = sender_.probe_answers();
+        const auto began = std::chrono::steady_clock::now();
+        start();
+        gate_.nudge();
+        gate_.wait(lock, [&] { return sender_.probe_answers() > answers || sender_.error(); });
+        HETERO_CHECK(failure());
+        return seconds_since(began);
+    }
+
+    Status send(Gate::Lock& lock, const Probe& probe, LinkFigures& figures) {
+        HETERO_CHECK(timed(lock, [&] { sender_.probe(probe); }));
+        const std::vector<std::byte> data(probe.bytes, std::byte{0x5A});
+        HETERO_TRY(const double seconds, timed(lock, [&] {
+                       for (std::uint32_t i = 0; i < probe.chunks; ++i) {
+                           lock.unlock();
+                           Payload payload = own_payload(data);
+                           const std::uint32_t crc = crc32c(payload.bytes);
+                           lock.lock();
+                           sender_.send_probe_chunk(i, crc, std::move(payload));
+                           gate_.nudge();
+                       }
+                   }));
+        // The answer's own way back is no part of the rate.
+        figures.bytes = std::uint64_t{probe.chunks} * probe.bytes;
+        figures.seconds = std::max(seconds - figures.latency_us_p50 * 1e-6 / 2, seconds / 2);
+        figures.bytes_per_s = static_cast<double>(figures.bytes) / figures.seconds;
+        return {};
+    }
+
+    Status failure() const {
+        if (sender_.error()) return tl::unexpected<Error>(*sender_.error());
+        return {};
+    }
+
+    Gate& gate_;
+    Sender& sender_;
+};
+
 }  // namespace
+
+Result<std::optional<LinkFigures>> measure_link(Gate& gate, Sender& sender, const kv::Header& header) {
+    try {
+        return LinkMeter(gate, sender).run(header);
+    } catch (const std::bad_alloc&) {
+        return fail(Errc::resource, "{}: no memory to measure the link", sender.link().options().peer);
+    }
+}
 
 std::unique_ptr<kv::Sink> wire_sink(Gate& gate, Sender& sender) { return std::make_unique<WireSink>(gate, sender); }
 

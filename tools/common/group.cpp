@@ -58,6 +58,24 @@ std::string_view text_of(const std::vector<std::byte>& bytes) {
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
+// A shard becomes visible with those of the other ranks.
+class ShardSink final : public kv::Sink {
+public:
+    explicit ShardSink(std::unique_ptr<kv::Sink> own) : own_(std::move(own)) {}
+    Status begin(const kv::Header& header) override { return own_->begin(header); }
+    Status write_layer(const kv::Layer& layer) override { return own_->write_layer(layer); }
+    Status commit() override {
+        Communicator& group = transport::group();
+        HETERO_CHECK(group.agree({}));  // all have written their layers
+        return group.agree(own_->commit());
+    }
+    void abort(const Error& reason) noexcept override { own_->abort(reason); }
+    [[nodiscard]] const std::string& name() const noexcept override { return own_->name(); }
+
+private:
+    std::unique_ptr<kv::Sink> own_;
+};
+
 }  // namespace
 
 Status join_group(Tool& tool) {
@@ -119,14 +137,8 @@ Result<std::unique_ptr<kv::Sink>> GroupWriter::open(const transport::Endpoint& e
     if (!group.is_root()) {
         for (kv::Sequence& sequence : header.sequences) sequence.logits.clear();  // the first rank has them
     }
-    return transport::open_sink({transport::EndpointKind::file, own_path(endpoint), -1}, options);
-}
-
-Status GroupWriter::commit(kv::Sink& sink) const {
-    if (!shards_) return sink.commit();
-    Communicator& group = transport::group();
-    HETERO_CHECK(group.agree({}));  // all have written their layers
-    return group.agree(sink.commit());
+    HETERO_TRY(auto own, transport::open_sink({transport::EndpointKind::file, own_path(endpoint), -1}, options));
+    return std::make_unique<ShardSink>(std::move(own));
 }
 
 void report_group(Tool& tool, const Communicator::Counters& before) {

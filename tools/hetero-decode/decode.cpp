@@ -126,7 +126,7 @@ public:
                     HETERO_CHECK(sink->write_layer(layer));
                 }
             }
-            return writer_.commit(*sink);
+            return sink->commit();
         };
         Status status = write_layers();
         if (!status) sink->abort(status.error());

@@ -17,6 +17,7 @@ Outcome drill(const Faults& from_sender, const Faults& from_receiver, int seeds)
     Outcome outcome;
     for (int seed = 0; seed < seeds; ++seed) {
         Transfer transfer(state, static_cast<std::uint32_t>(seed), narrow());
+        transfer.probe_bursts = static_cast<std::uint32_t>(seed % 3);  // the link is measured before some
         transfer.pair().set_faults(0, from_sender);
         transfer.pair().set_faults(1, from_receiver);
         transfer.run();

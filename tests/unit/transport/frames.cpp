@@ -69,7 +69,7 @@ TEST_CASE("every flipped bit is noticed") {
 TEST_CASE("headers that no peer of this version sends are refused") {
     const FrameHeader chunk = example();
     CHECK_FALSE(decode_frame(with<std::uint8_t>(chunk, 6, 0)));
-    CHECK_FALSE(decode_frame(with<std::uint8_t>(chunk, 6, 15)));
+    CHECK_FALSE(decode_frame(with<std::uint8_t>(chunk, 6, 16)));
     CHECK_FALSE(decode_frame(with<std::uint8_t>(chunk, 7, 1)));       // flags
     CHECK_FALSE(decode_frame(with<std::uint32_t>(chunk, 56, 1)));     // reserved
     CHECK_FALSE(decode_frame(with<std::uint8_t>(chunk, 30, 2)));      // part

@@ -54,6 +54,7 @@ public:
         return true;
     }
 
+    std::uint32_t probe_bursts = 0;  // before the state is offered
     double sender_starts_at_s = 0, receiver_opens_at_s = 0, receiver_pause_s = 0;
 
 private:
@@ -65,14 +66,49 @@ private:
         return options;
     }
 
+    void begin() {
+        walk_.emplace(state_->header);
+        tables_.assign(state_->layers.size(), std::vector<kv::LayerChecksums>(state_->header.identity.n_layers));
+        REQUIRE(sender_.begin(state_->header));
+    }
+
+    // One after the other: a round trip, then room for chunks, then the chunks.
+    void step_probes() {
+        if (!sender_.greeted() || sender_.probe_answers() < probes_posted_) return;
+        if (!sender_.may_probe() || probes_posted_ == 3 * probe_bursts) {
+            probe_bursts = 0;
+            return begin();
+        }
+        const Probe probe{3, 40};
+        switch (probes_posted_++ % 3) {
+            case 0:
+                return sender_.probe({});
+            case 1:
+                return sender_.probe(probe);
+            default:
+                break;
+        }
+        for (std::uint32_t i = 0; i < probe.chunks; ++i) {
+            Payload payload = own_payload(std::vector<std::byte>(probe.bytes, std::byte{7}));
+            const std::uint32_t crc = crc32c(payload.bytes);
+            sender_.send_probe_chunk(i, crc, std::move(payload));
+        }
+    }
+
     void step_sender() {
         sender_.step(now_);
         if (sender_.error() || sender_.committed()) return;
         if (!sender_.started()) {
             if (elapsed_s() < sender_starts_at_s) return;
-            walk_.emplace(state_->header);
-            tables_.assign(state_->layers.size(), std::vector<kv::LayerChecksums>(state_->header.identity.n_layers));
-            REQUIRE(sender_.begin(state_->header));
+            if (probe_bursts > 0) {
+                REQUIRE(sender_.greet(state_->header.identity, protocol_version_of(state_->header)));
+                return;
+            }
+            begin();
+            return;
+        }
+        if (probe_bursts > 0) {
+            step_probes();
             return;
         }
         while (!walk_->done() && sender_.may_send(walk_->place().layer_index)) {
@@ -134,6 +170,7 @@ private:
     std::optional<ChunkWalk> walk_;
     std::vector<std::vector<kv::LayerChecksums>> tables_, received_tables_;
     std::vector<kv::Layer> layers_;
+    std::uint64_t probes_posted_ = 0;
     bool commit_sent_ = false, opened_ = false;
     double next_take_s_ = 0;
 };

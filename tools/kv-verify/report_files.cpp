@@ -62,7 +62,7 @@ std::string to_csv(const Outcome& outcome) {
     return out;
 }
 
-std::string to_junit(const Outcome& outcome) {
+std::string to_junit(const Outcome& outcome, const VerifyOptions& options) {
     const kv::Comparison& comparison = outcome.comparison;
     std::string cases;
     std::size_t n = 0, failures = 0, errors = 0;
@@ -83,8 +83,9 @@ std::string to_junit(const Outcome& outcome) {
     }
     add("the states belong together", same ? "" : "failure", mismatches);
     for (const verify::Check& check : outcome.checks) {
-        const std::string name =
-            fmt::format("{}: {} {} {}", check.option, check.figure, check.at_least ? ">=" : "<=", check.bound);
+        const std::string name = fmt::format(
+            "{}: {} {} {}{}", check.option, check.figure, check.at_least ? ">=" : "<=", check.bound,
+            outcome.drift && options.kv_dtype != "auto" ? fmt::format(" (--kv-dtype {})", options.kv_dtype) : "");
         if (!check.resolved()) {
             add(name, "error",
                 fmt::format("the bound {} is {} the noise floor {:.6g} of fp16 KV", check.bound,

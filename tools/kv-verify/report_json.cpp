@@ -167,7 +167,10 @@ void add_to_report(Json& report, const Outcome& outcome, const VerifyOptions& op
     report["gate_value"] = number(outcome.gated.value);
     report["gate_n"] = outcome.gated.n;
     report["max_stands_in_for_p99"] = outcome.gated.max_stands_in;
-    if (outcome.drift) report["precision"] = options.model.precision_name();
+    if (outcome.drift) {
+        report["precision"] = options.model.precision_name();
+        report["kv_dtype"] = options.kv_dtype;
+    }
     report["floor"] = outcome.floor ? number(*outcome.floor) : Json(nullptr);
     Json& checks = report["checks"] = Json::array();
     for (const verify::Check& check : outcome.checks) {

@@ -119,6 +119,10 @@ std::string drift_text(const Outcome& outcome, const VerifyOptions& options, boo
         return worst == nullptr ? 0 : worst->relative_l2;
     });
     std::string text = table.take();
+    if (options.kv_dtype != "auto") {
+        text += fmt::format("resident   B is decoded with its K and V kept as {}, and so are those of the tokens fed\n",
+                            options.kv_dtype);
+    }
     if (per_layer) text += attention_text(outcome);
     for (const verify::Step& step : worst_steps(drift, per_layer ? 10 : 3)) {
         if (step.max_abs_dp == 0) break;

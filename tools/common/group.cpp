@@ -4,6 +4,7 @@
 #include <array>
 #include <filesystem>
 
+#include "base/redact.h"
 #include "common/sources.h"
 #include "kernels/api/ops.h"
 #include "kv/shard_files.h"
@@ -32,6 +33,10 @@ std::string options_text(const OptionTable& table) {
 Status compare_options(std::string_view own, std::string_view first, int rank) {
     while (!own.empty() && !first.empty()) {
         const std::string_view mine = own.substr(0, own.find('\n')), others = first.substr(0, first.find('\n'));
+        if (mine != others && redacts()) {
+            return fail(Errc::usage, "the ranks of a group take the same options: {} differs in rank {} of it",
+                        mine.substr(0, mine.find(' ')), rank);
+        }
         if (mine != others) {
             return fail(Errc::usage, "the ranks of a group take the same options: rank {} of it has {}, the first {}",
                         rank, mine.substr(0, 80), others.substr(0, 80));

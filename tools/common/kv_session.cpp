@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/redact.h"
+
 namespace hetero::tool {
 
 std::size_t common_prefix(std::span<const engine::TokenId> a, std::span<const engine::TokenId> b) {
@@ -14,7 +16,7 @@ Status check_belongs(std::span<const engine::TokenId> held, std::span<const engi
     if (same < std::min(held.size(), wanted.size())) {
         return fail(Errc::bad_input,
                     "the state holds another prompt: at position {} it has token {}, the prompt has {}", same,
-                    held[same], wanted[same]);
+                    private_token(held[same]), private_token(wanted[same]));
     }
     if (wanted.empty()) return fail(Errc::bad_input, "prompt is empty");
     return {};

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/clock.h"
+#include "base/redact.h"
 #include "common/group.h"
 #include "common/kv_session.h"
 #include "common/progress.h"
@@ -60,7 +61,8 @@ Result<std::vector<Job>> plan_jobs(std::vector<Prompt> prompts, const kv::State*
         if (job.reused < std::min(have.size(), want.size())) {
             return fail(Errc::bad_input,
                         "{}: sequence {} differs from the prompt at position {}: token {} there, {} in the prompt",
-                        prefix_name, held[*job.prefix].id, job.reused, have[job.reused], want[job.reused]);
+                        prefix_name, held[*job.prefix].id, job.reused, private_token(have[job.reused]),
+                        private_token(want[job.reused]));
         }
     }
     return jobs;
@@ -73,7 +75,7 @@ Json describe(const std::vector<Job>& jobs) {
                         {"n_tokens", job.prompt.tokens.size()},
                         {"n_reused", job.reused},
                         {"special_parsed", job.prompt.special_parsed},
-                        {"token_ids", job.prompt.tokens}});
+                        {"token_ids", redacts() ? Json(nullptr) : Json(job.prompt.tokens)}});
     }
     return list;
 }

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <string_view>
 
+#include "base/redact.h"
 #include "common/xml_text.h"
 #include "verify.h"
 
@@ -16,6 +17,8 @@ std::string csv_text(std::string_view text) {
 }
 
 std::string csv_number(double value) { return std::isfinite(value) ? fmt::format("{:.9g}", value) : ""; }
+
+std::string csv_token(TokenId token) { return redacts() ? "" : fmt::format("{}", token); }
 
 // "failure": the check said no; "error": it could not be made; "": passed.
 std::string test_case(std::string_view name, std::string_view what, std::string_view message) {
@@ -53,11 +56,11 @@ std::string to_csv(const Outcome& outcome) {
     for (const verify::Step& step : outcome.drift->steps) {
         const kv::Sequence& sequence = outcome.reference.sequences[step.sequence];
         out += fmt::format("step,{},,,,{},{},{},,,,,,,{},{},{},{},{},{},{},{},{},{},{}\n", csv_text(sequence.id),
-                           step.step, sequence.tokens.size() + step.step, step.fed, csv_number(step.max_abs_dp),
-                           csv_number(step.kl), csv_number(step.max_abs_dlogit), step.worst,
-                           csv_number(step.p_reference), csv_number(step.p_candidate), step.top_reference,
-                           step.top_candidate, csv_number(step.nll_reference), csv_number(step.nll_candidate),
-                           csv_text(token_text(outcome, step.fed)));
+                           step.step, sequence.tokens.size() + step.step, csv_token(step.fed),
+                           csv_number(step.max_abs_dp), csv_number(step.kl), csv_number(step.max_abs_dlogit),
+                           csv_token(step.worst), csv_number(step.p_reference), csv_number(step.p_candidate),
+                           csv_token(step.top_reference), csv_token(step.top_candidate), csv_number(step.nll_reference),
+                           csv_number(step.nll_candidate), csv_text(token_text(outcome, step.fed)));
     }
     return out;
 }

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "base/printable.h"
+#include "base/redact.h"
 #include "tokenizer/tokenizer.h"
 #include "verify.h"
 
@@ -175,6 +176,7 @@ std::string diagnosis_text(const Outcome& outcome) {
 }  // namespace
 
 std::string token_text(const Outcome& outcome, TokenId token) {
+    if (redacts()) return "(redacted)";
     if (!outcome.tokenizer) return fmt::format("token {}", token);
     return Json(to_valid_utf8(outcome.tokenizer->piece(token, false))).dump(-1, ' ', true);
 }

@@ -1,9 +1,5 @@
 #include "engine/linear.h"
 
-#ifdef __linux__
-#include <sys/mman.h>
-#endif
-
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
@@ -20,8 +16,6 @@ namespace {
 
 using kernels::DType;
 using kernels::packed_rows;
-
-constexpr std::size_t huge_page = std::size_t{2} << 20;
 
 // Plain f32 matrices (routers, what a loader computed) are small, and not rounded.
 bool is_packed(const model::Matrix& matrix) { return matrix.rows != 0 && matrix.dtype != DType::f32; }
@@ -148,12 +142,8 @@ PackedWeights::PackedWeights(const model::Model& model, ThreadPool& pool, const 
 }
 
 void PackedWeights::pack(const model::Model& model, ThreadPool& pool, const Share& share) {
-    const std::size_t whole = (bytes_ / huge_page + 1) * huge_page;
-    memory_.reset(static_cast<std::byte*>(std::aligned_alloc(huge_page, whole)));
+    memory_ = take_bytes(bytes_);
     if (memory_ == nullptr) throw std::bad_alloc();
-#ifdef __linux__
-    (void)madvise(memory_.get(), whole, MADV_HUGEPAGE);  // a hint: fewer page walks while weights stream by
-#endif
     struct Task {
         const model::Matrix* matrix;
         Range groups;

@@ -2,13 +2,13 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
 
 #include "base/threads.h"
+#include "engine/aligned.h"
 #include "engine/share.h"
 #include "io/kept_bytes.h"
 #include "kernels/api/packed.h"
@@ -55,13 +55,10 @@ public:
     [[nodiscard]] const PackedMatrix* find(const model::Matrix& matrix) const noexcept;
 
 private:
-    struct Free {
-        void operator()(std::byte* memory) const noexcept { std::free(memory); }
-    };
     PackedWeights(const model::Model& model, ThreadPool& pool, const Share& share, const WarmFolder& warm);
     void pack(const model::Model& model, ThreadPool& pool, const Share& share);
 
-    std::unique_ptr<std::byte, Free> memory_;  // null: they lie in file_
+    Bytes memory_;  // null: they lie in file_
     std::optional<io::KeptBytes> file_;
     std::size_t bytes_ = 0;
     bool warm_ = false;

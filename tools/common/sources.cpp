@@ -21,6 +21,11 @@ public:
         if (layer && progress_) progress_->update(++done_);
         return layer;
     }
+    Status read_into(kv::Layer& layer) override {
+        HETERO_CHECK(inner_->read_into(layer));
+        if (progress_) progress_->update(++done_);
+        return {};
+    }
     Status finish() override {
         progress_.reset();
         return inner_->finish();
@@ -50,6 +55,12 @@ public:
         auto layer = inner_->read_layer();
         if (layer) ++next_layer_;
         return layer;
+    }
+    Status read_into(kv::Layer& layer) override {
+        HETERO_CHECK(drop_until_wanted());
+        HETERO_CHECK(inner_->read_into(layer));
+        ++next_layer_;
+        return {};
     }
     Status finish() override {
         HETERO_CHECK(drop_until_wanted());

@@ -277,6 +277,8 @@ Status Executor::op(const model::Embed& embed, const Chunk& chunk) {
         if (!table.row_scale.empty()) kernels::ops().scale(row, table.row_scale[id], table.cols);
         if (embed.scale != 1) kernels::ops().scale(row, embed.scale, table.cols);
     });
+    // A prompt's rows lie all over the table, and each maps its neighbours too.
+    if (packed_ != nullptr && chunk.phase == Phase::prefill) packed_->forget(table, 0, table.rows);
     return {};
 }
 

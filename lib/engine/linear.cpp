@@ -113,7 +113,7 @@ std::string key_of(const model::Model& model, const Share& share) {
 }  // namespace
 
 PackedWeights::PackedWeights(const model::Model& model, ThreadPool& pool, const Share& share, const WarmFolder& warm)
-    : bytes_(bytes_needed(model.program, share)) {
+    : source_(model.weights), bytes_(bytes_needed(model.program, share)) {
     std::string key, path;
     if (!warm.path.empty() && bytes_ != 0) {
         key = key_of(model, share);
@@ -161,22 +161,18 @@ void PackedWeights::pack(const model::Model& model, ThreadPool& pool, const Shar
         }
         at += bytes_of(matrix, rows);
     });
-    const auto forget = [&](const model::Matrix& matrix, Range groups) {
-        const std::byte* begin = row_of(matrix, groups.begin * packed_rows);
-        const std::byte* last = row_of(matrix, std::min<std::size_t>(groups.end * packed_rows, matrix.rows) - 1);
-        io::TensorView packed;
-        packed.bytes = {begin, static_cast<std::size_t>(last - begin) + matrix.row_bytes};
-        model.weights->forget(packed);
+    const auto forget_groups = [&](const model::Matrix& matrix, Range groups) {
+        if (groups.size() != 0) forget(matrix, groups.begin * packed_rows, groups.end * packed_rows);
     };
     pool.parallel_for(tasks.size(), [&](std::size_t index, int) {
         const auto& [matrix, groups, packed] = tasks[index];
         for (std::size_t group = groups.begin; group < groups.end; ++group) {
             pack_group(*matrix, group, packed + (group - groups.begin) * group_bytes_of(*matrix));
         }
-        forget(*matrix, groups);
+        forget_groups(*matrix, groups);
     });
     for_each_matrix(model.program, share, [&](const model::Matrix& matrix, Range rows) {
-        if (const Range groups = groups_of(rows); groups.size() != 0) forget(matrix, groups);  // pages between tasks
+        forget_groups(matrix, groups_of(rows));  // pages between tasks
     });
 }
 
@@ -222,6 +218,14 @@ std::shared_ptr<const PackedWeights> PackedWeights::of(const std::shared_ptr<con
     std::shared_ptr<const PackedWeights> weights(both, &both->weights);
     all.weights[key] = weights;
     return weights;
+}
+
+void PackedWeights::forget(const model::Matrix& matrix, std::size_t begin, std::size_t end) const {
+    const std::byte* first = row_of(matrix, begin);
+    const std::byte* last = row_of(matrix, std::min<std::size_t>(end, matrix.rows) - 1);
+    io::TensorView rows;
+    rows.bytes = {first, static_cast<std::size_t>(last - first) + matrix.row_bytes};
+    source_->forget(rows);
 }
 
 const PackedMatrix* PackedWeights::find(const model::Matrix& matrix) const noexcept {

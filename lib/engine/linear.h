@@ -51,6 +51,9 @@ public:
     [[nodiscard]] bool warm() const noexcept { return warm_; }
     [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
 
+    // The pages of the model's file that hold the rows [begin, end) are given back; they are read again when needed.
+    void forget(const model::Matrix& matrix, std::size_t begin, std::size_t end) const;
+
     // Null for a matrix that is not packed.
     [[nodiscard]] const PackedMatrix* find(const model::Matrix& matrix) const noexcept;
 
@@ -58,6 +61,7 @@ private:
     PackedWeights(const model::Model& model, ThreadPool& pool, const Share& share, const WarmFolder& warm);
     void pack(const model::Model& model, ThreadPool& pool, const Share& share);
 
+    std::shared_ptr<const io::TensorSource> source_;
     Bytes memory_;  // null: they lie in file_
     std::optional<io::KeptBytes> file_;
     std::size_t bytes_ = 0;

@@ -82,4 +82,11 @@ bool dequantize_columns(const std::uint8_t* q, std::size_t q_stride, bool is_sig
 void max_difference(const KvValues& x, const float* y, float* error);
 void copy_streaming(void* to, const void* from, std::size_t bytes);
 
+// kv_widths.cpp
+void fill_widths(const float* range, std::size_t n, int mean_width, std::uint8_t* width, float* step);
+void quantize_widths(const KvValues& x, const float* step, const float* zero, const std::uint8_t* width,
+                     std::uint8_t* q, std::size_t q_stride, std::size_t row_bytes, float* error);
+bool dequantize_widths(const std::uint8_t* q, std::size_t q_stride, std::size_t row_bytes, const float* step,
+                       const float* zero, const std::uint8_t* width, const KvOutput& x, float* error);
+
 }  // namespace hetero::kernels::ref

@@ -34,6 +34,7 @@ struct Frame {
 
 struct LinkCounters {
     std::uint64_t frames_sent = 0, frames_received = 0;
+    std::uint64_t bytes_sent = 0;  // headers and what was sent again included
     std::uint64_t resent = 0, damaged = 0, duplicates = 0, stale = 0;
 };
 
@@ -65,6 +66,12 @@ public:
     [[nodiscard]] const std::optional<Error>& error() const noexcept { return error_; }
     // What the peer said when it gave up, with its code; error() is a peer error then.
     [[nodiscard]] const std::optional<Error>& peer_reason() const noexcept { return peer_reason_; }
+
+    // Sends so many bytes for a measurement (link_measure.h), at most max_probe_bytes; the peer's link answers. Not
+    // repeated when lost.
+    void probe(std::uint32_t number, std::size_t bytes);
+    // The latest probe that was answered.
+    [[nodiscard]] const std::optional<std::uint32_t>& answered_probe() const noexcept { return answered_probe_; }
 
     // Orderly end. The peer's own is seen by peer_left().
     void say_bye();
@@ -109,6 +116,8 @@ private:
     std::deque<Frame> ready_;
     bool owes_ack_ = false;
     int undecodable_in_a_row_ = 0;
+    Payload probe_bytes_;
+    std::optional<std::uint32_t> answered_probe_;
 
     TimePoint now_, last_heard_, last_heartbeat_, last_acked_;
     std::optional<TimePoint> gap_since_, asked_at_;

@@ -26,8 +26,8 @@ Result<std::unique_ptr<kv::Sink>> open_mpi_sink(const Endpoint& endpoint, const 
 
 }  // namespace
 
-const EndpointType mpi_endpoint = {
-    EndpointKind::mpi, parse_mpi_endpoint, mpi_endpoint_text, prepare_mpi, open_mpi_source, open_mpi_sink, nullptr};
+const EndpointType mpi_endpoint = {EndpointKind::mpi, parse_mpi_endpoint, mpi_endpoint_text, prepare_mpi,
+                                   open_mpi_source,   open_mpi_sink,      nullptr,           nullptr};
 
 Communicator& group() noexcept { return single_process(); }
 Status check_group() { return {}; }

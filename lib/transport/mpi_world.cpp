@@ -1,6 +1,7 @@
 #include "transport/mpi_world.h"
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -9,6 +10,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "transport/blocked_signals.h"
+#include "transport/faulty_channel.h"
 #include "transport/mpi_call.h"
 #include "transport/mpi_channel.h"
 
@@ -154,7 +156,12 @@ std::unique_ptr<Link> MpiWorld::link_to(int rank, bool sending, std::uint64_t se
     link.silence_s = notice_fraction * options_.timeout_s;
     link.heartbeat_s = std::min(0.5, options_.timeout_s / 20);
     link.session = session;
-    return std::make_unique<Link>(std::make_unique<MpiChannel>(control_, data_, rank, sending), link, Clock::now());
+    std::unique_ptr<Channel> channel = std::make_unique<MpiChannel>(control_, data_, rank, sending);
+    if (options_.faults.any()) {
+        const auto die = [] { std::raise(SIGKILL); };
+        channel = std::make_unique<FaultyChannel>(std::move(channel), options_.faults, Clock::now, die);
+    }
+    return std::make_unique<Link>(std::move(channel), link, Clock::now());
 }
 
 void MpiWorld::add_peer(int rank, bool sending) {
@@ -162,7 +169,7 @@ void MpiWorld::add_peer(int rank, bool sending) {
     peer->rank = rank;
     peer->link = link_to(rank, sending, sending ? random_session() : 0);
     if (sending) {
-        peer->sender.emplace(*peer->link);
+        peer->sender.emplace(*peer->link, options_.max_bytes_per_s);
     } else {
         peer->receiver.emplace(*peer->link);
     }
@@ -193,6 +200,7 @@ Status MpiWorld::add_group(const std::vector<Roles>& all, int rank) {
 }
 
 bool MpiWorld::Peer::step(TimePoint now) {
+    if (measure) return measure->step(now);
     if (sender) return sender->step(now);
     if (receiver) return receiver->step(now);
     const bool moved = link->step(now);
@@ -290,6 +298,10 @@ void MpiWorld::say_goodbye() {
                                                           : "it ended without receiving the state"});
         }
         peer->link->say_bye();
+        const LinkCounters& counted = peer->link->counters();
+        log::debug("{}: {} frames sent ({} bytes), {} of them again; {} received, {} damaged, {} twice, {} stale",
+                   peer->link->options().peer, counted.frames_sent, counted.bytes_sent, counted.resent,
+                   counted.frames_received, counted.damaged, counted.duplicates, counted.stale);
     }
 }
 
@@ -335,6 +347,25 @@ Result<MpiWorld::Peer*> MpiWorld::open(int rank, bool sending) {
         if (peer->opened) return fail(Errc::internal, "mpi:{} was opened twice", rank);
         peer->opened = true;
         return peer.get();
+    }
+    return fail(Errc::internal, "mpi:{} was not prepared", rank);
+}
+
+Result<LinkRate> MpiWorld::measure(int rank) {
+    auto lock = gate_.enter();
+    for (const auto& peer : peers_) {
+        if (peer->rank != rank || !peer->sender) continue;
+        if (peer->sender->started()) return fail(Errc::internal, "mpi:{} has a state on its way", rank);
+        peer->measure.emplace(*peer->link);
+        gate_.nudge();
+        gate_.wait(lock, [&] { return peer->measure->rate() || peer->link->error(); });
+        const auto rate = peer->measure->rate();
+        peer->measure.reset();
+        if (!rate) return tl::unexpected<Error>(*peer->link->error());
+        LinkRate limited = *rate;
+        if (options_.max_bytes_per_s > 0)
+            limited.bytes_per_s = std::min(limited.bytes_per_s, static_cast<double>(options_.max_bytes_per_s));
+        return limited;
     }
     return fail(Errc::internal, "mpi:{} was not prepared", rank);
 }

@@ -13,6 +13,7 @@
 
 #include "transport/endpoint.h"
 #include "transport/gate.h"
+#include "transport/link_measure.h"
 #include "transport/mpi_group.h"
 #include "transport/receiver.h"
 #include "transport/roles.h"
@@ -28,6 +29,7 @@ public:
         std::optional<Sender> sender;      // we send our state there
         std::optional<Receiver> receiver;  // we read a state from there
         // Neither: a rank of our group. The link carries heartbeats and errors.
+        std::optional<LinkMeasure> measure;
         bool step(TimePoint now);
         bool opened = false;
         bool served = false;  // when we said goodbye its state had been transferred
@@ -39,6 +41,8 @@ public:
     static MpiWorld* running() noexcept;  // nullptr before start()
 
     Result<Peer*> open(int rank, bool sending);
+    // Of the way to a peer that we send to.
+    Result<LinkRate> measure(int rank);
     [[nodiscard]] Gate& gate() noexcept { return gate_; }
     [[nodiscard]] Communicator& group() noexcept;
     [[nodiscard]] Status check_group();

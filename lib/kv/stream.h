@@ -16,6 +16,8 @@ public:
     [[nodiscard]] virtual const Header& header() const noexcept = 0;  // checked with check_header
     // The next layer in order, checksums and shapes verified. Data are only to be trusted once finish() has succeeded.
     virtual Result<Layer> read_layer() = 0;
+    // Gives back a layer that read_layer() returned and that is done with: its memory may serve for one to come.
+    virtual void recycle(Layer layer) noexcept { static_cast<void>(layer); }
     // After the last layer: the root covers everything read, and the writer had completed the state.
     virtual Status finish() = 0;
     [[nodiscard]] virtual const std::string& name() const noexcept = 0;  // "a.h5", "stdin", "rank 2": for messages
@@ -26,6 +28,8 @@ public:
     virtual ~Sink() = default;  // without commit(): nothing becomes visible, the other side is told
     virtual Status begin(const Header& header) = 0;
     virtual Status write_layer(const Layer& layer) = 0;    // the next one in order
+    // The same for a layer that nobody changes any more: the sink may keep it until it has left, instead of a copy.
+    virtual Status write_shared(std::shared_ptr<const Layer> layer) { return write_layer(*layer); }
     virtual Status commit() = 0;                           // all is there: publish
     virtual void abort(const Error& reason) noexcept = 0;  // tells the other side why; safe at any time, more than once
     [[nodiscard]] virtual const std::string& name() const noexcept = 0;

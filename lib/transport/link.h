@@ -25,6 +25,7 @@ struct LinkOptions {
     double heartbeat_s = 0.5;   // interval
     double silence_s = 8;       // without any valid frame: dead; without progress of a frame in flight: stalled
     std::uint64_t session = 0;  // the sender's random number; a receiver learns it from HELLO
+    bool verify_chunks = true;  // false: for measurements of what checksums cost
 };
 
 struct Frame {
@@ -72,6 +73,9 @@ public:
     void probe(std::uint32_t number, std::size_t bytes);
     // The latest probe that was answered.
     [[nodiscard]] const std::optional<std::uint32_t>& answered_probe() const noexcept { return answered_probe_; }
+
+    // Takes the channel away, for the next conversation; only ~Link() may follow. All has to be drained().
+    [[nodiscard]] std::unique_ptr<Channel> release() noexcept { return std::move(channel_); }
 
     // Orderly end. The peer's own is seen by peer_left().
     void say_bye();

@@ -6,8 +6,7 @@ namespace hetero::transport {
 namespace {
 
 constexpr std::size_t small_bytes = 64, first_bytes = 64U << 10;
-constexpr int small_probes = 21;  // the first few warm up
-constexpr int repeats = 3;        // of the size that is timed: the best counts
+constexpr int repeats = 3;  // of the size that is timed: the best counts
 constexpr double long_enough_s = 2e-3;
 
 }  // namespace
@@ -39,9 +38,10 @@ bool LinkMeasure::step(TimePoint now) {
 void LinkMeasure::take_answer(double seconds) {
     if (bytes_ == small_bytes) {
         round_trips_s_.push_back(seconds);
-        if (round_trips_s_.size() < small_probes) return;
-        const auto middle = round_trips_s_.begin() + small_probes / 2;
-        std::nth_element(round_trips_s_.begin(), middle, round_trips_s_.end());
+        if (round_trips_s_.size() < static_cast<std::size_t>(small_probes_)) return;
+        std::vector<double> sorted = round_trips_s_;
+        const auto middle = sorted.begin() + small_probes_ / 2;
+        std::nth_element(sorted.begin(), middle, sorted.end());
         latency_s_ = *middle / 2;
         bytes_ = first_bytes;
         return;

@@ -13,16 +13,19 @@ namespace hetero::transport {
 class LinkMeasure {
 public:
     // Nothing else may use the link until it is done; the link outlives it.
-    explicit LinkMeasure(Link& link) : link_(&link) {}
+    explicit LinkMeasure(Link& link, int small_probes = 21) : link_(&link), small_probes_(small_probes) {}
     // Steps the link too. Returns whether anything moved.
     bool step(TimePoint now);
     [[nodiscard]] const std::optional<LinkRate>& rate() const noexcept { return rate_; }
+    // Of the small probes, in the order in which they were sent.
+    [[nodiscard]] const std::vector<double>& round_trips_s() const noexcept { return round_trips_s_; }
 
 private:
     void send(TimePoint now);
     void take_answer(double seconds);
 
     Link* link_;
+    int small_probes_;
     bool waiting_ = false;
     TimePoint sent_at_{};
     double patience_s_ = 1;  // a probe without an answer for longer is sent again

@@ -41,7 +41,9 @@ Result<std::unique_ptr<kv::Sink>> open_mpi_sink(const Endpoint& endpoint, const 
 Result<LinkRate> measure_mpi(const Endpoint& endpoint) {
     MpiWorld* world = MpiWorld::running();
     if (world == nullptr) return fail(Errc::internal, "mpi:{} was not prepared", endpoint.rank);
-    return world->measure(endpoint.rank);
+    constexpr int round_trips = 21;  // the first few warm up
+    HETERO_TRY(const MpiWorld::Measured measured, world->measure(endpoint.rank, round_trips));
+    return measured.rate;
 }
 
 Status leave_mpi(const Error* error) noexcept {

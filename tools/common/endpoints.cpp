@@ -133,8 +133,10 @@ Result<double> copy_state(kv::Source& source, kv::Sink& sink) {
         HETERO_CHECK(sink.begin(source.header()));
         const Clock::time_point start = Clock::now();
         for (std::size_t i = 0; i < layers; ++i) {
-            HETERO_TRY(const kv::Layer layer, source.read_layer());
-            HETERO_CHECK(sink.write_layer(layer));
+            HETERO_TRY(kv::Layer read, source.read_layer());
+            auto layer = std::make_shared<kv::Layer>(std::move(read));
+            HETERO_CHECK(sink.write_shared(layer));
+            if (layer.use_count() == 1) source.recycle(std::move(*layer));
         }
         HETERO_CHECK(source.finish());
         HETERO_CHECK(sink.commit());

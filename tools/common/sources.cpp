@@ -21,6 +21,7 @@ public:
         if (layer && progress_) progress_->update(++done_);
         return layer;
     }
+    void recycle(kv::Layer layer) noexcept override { inner_->recycle(std::move(layer)); }
     Status finish() override {
         progress_.reset();
         return inner_->finish();
@@ -51,6 +52,7 @@ public:
         if (layer) ++next_layer_;
         return layer;
     }
+    void recycle(kv::Layer layer) noexcept override { inner_->recycle(std::move(layer)); }
     Status finish() override {
         HETERO_CHECK(drop_until_wanted());
         return inner_->finish();
@@ -60,7 +62,8 @@ private:
     Status drop_until_wanted() {
         const std::uint64_t n_layers = header_.identity.n_layers;
         while (next_layer_ < wanted_.size() * n_layers && !wanted_[next_layer_ / n_layers]) {
-            HETERO_CHECK(inner_->read_layer());
+            HETERO_TRY(kv::Layer dropped, inner_->read_layer());
+            inner_->recycle(std::move(dropped));
             ++next_layer_;
         }
         return {};

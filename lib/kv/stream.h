@@ -28,6 +28,8 @@ public:
     virtual ~Sink() = default;  // without commit(): nothing becomes visible, the other side is told
     virtual Status begin(const Header& header) = 0;
     virtual Status write_layer(const Layer& layer) = 0;    // the next one in order
+    // The same for a layer that nobody changes any more: the sink may keep it until it has left, instead of a copy.
+    virtual Status write_shared(std::shared_ptr<const Layer> layer) { return write_layer(*layer); }
     virtual Status commit() = 0;                           // all is there: publish
     virtual void abort(const Error& reason) noexcept = 0;  // tells the other side why; safe at any time, more than once
     [[nodiscard]] virtual const std::string& name() const noexcept = 0;

@@ -88,6 +88,13 @@ Result<std::unique_ptr<kv::Sink>> open_sink(const Endpoint& endpoint, const Tran
     return type_of(endpoint.kind).open_sink(endpoint, options);
 }
 
+Result<std::optional<LinkRate>> measure_link(const Endpoint& endpoint) {
+    const EndpointType& type = type_of(endpoint.kind);
+    if (type.measure == nullptr) return std::optional<LinkRate>{};
+    HETERO_TRY(const LinkRate rate, type.measure(endpoint));
+    return std::optional(rate);
+}
+
 Status leave(const Error* error) noexcept {
     for (const EndpointType* type : by_cost())
         if (type->leave != nullptr) HETERO_CHECK(type->leave(error));

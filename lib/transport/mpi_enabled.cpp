@@ -38,6 +38,14 @@ Result<std::unique_ptr<kv::Sink>> open_mpi_sink(const Endpoint& endpoint, const 
     return wire_sink(MpiWorld::running()->gate(), *peer->sender);
 }
 
+Result<LinkRate> measure_mpi(const Endpoint& endpoint) {
+    MpiWorld* world = MpiWorld::running();
+    if (world == nullptr) return fail(Errc::internal, "mpi:{} was not prepared", endpoint.rank);
+    constexpr int round_trips = 21;  // the first few warm up
+    HETERO_TRY(const MpiWorld::Measured measured, world->measure(endpoint.rank, round_trips));
+    return measured.rate;
+}
+
 Status leave_mpi(const Error* error) noexcept {
     MpiWorld* world = MpiWorld::running();
     return world == nullptr ? Status{} : world->leave(error);
@@ -46,7 +54,7 @@ Status leave_mpi(const Error* error) noexcept {
 }  // namespace
 
 const EndpointType mpi_endpoint = {EndpointKind::mpi, parse_mpi_endpoint, mpi_endpoint_text, prepare_mpi,
-                                   open_mpi_source,   open_mpi_sink,      leave_mpi};
+                                   open_mpi_source,   open_mpi_sink,      leave_mpi,         measure_mpi};
 
 Communicator& group() noexcept {
     MpiWorld* world = MpiWorld::running();

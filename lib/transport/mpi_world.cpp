@@ -1,14 +1,17 @@
 #include "transport/mpi_world.h"
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <random>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "transport/blocked_signals.h"
+#include "transport/faulty_channel.h"
 #include "transport/mpi_call.h"
 #include "transport/mpi_channel.h"
 
@@ -147,26 +150,70 @@ Result<std::vector<Roles>> MpiWorld::exchange_roles(int rank, int size) {
     return all;
 }
 
-std::unique_ptr<Link> MpiWorld::link_to(int rank, bool sending, std::uint64_t session) {
+LinkOptions MpiWorld::link_options(int rank, bool sending, std::uint64_t session) const {
     LinkOptions link;
     link.role = sending ? WireRole::sender : WireRole::receiver;
     link.peer = fmt::format("rank {}", rank);
     link.silence_s = notice_fraction * options_.timeout_s;
     link.heartbeat_s = std::min(0.5, options_.timeout_s / 20);
     link.session = session;
-    return std::make_unique<Link>(std::make_unique<MpiChannel>(control_, data_, rank, sending), link, Clock::now());
+    return link;
+}
+
+std::unique_ptr<Link> MpiWorld::link_to(int rank, bool sending, std::uint64_t session) {
+    std::unique_ptr<Channel> channel = std::make_unique<MpiChannel>(control_, data_, rank, sending);
+    if (options_.faults.any()) {
+        const auto die = [] { std::raise(SIGKILL); };
+        channel = std::make_unique<FaultyChannel>(std::move(channel), options_.faults, Clock::now, die);
+    }
+    return std::make_unique<Link>(std::move(channel), link_options(rank, sending, session), Clock::now());
 }
 
 void MpiWorld::add_peer(int rank, bool sending) {
     auto peer = std::make_unique<Peer>();
     peer->rank = rank;
     peer->link = link_to(rank, sending, sending ? random_session() : 0);
-    if (sending) {
-        peer->sender.emplace(*peer->link);
-    } else {
-        peer->receiver.emplace(*peer->link);
-    }
+    begin_conversation(*peer, sending);
     peers_.push_back(std::move(peer));
+}
+
+void MpiWorld::begin_conversation(Peer& peer, bool sending) {
+    if (sending) {
+        peer.sender.emplace(*peer.link, options_.max_bytes_per_s);
+    } else {
+        peer.receiver.emplace(*peer.link);
+    }
+}
+
+void MpiWorld::restart(Peer& peer, std::uint64_t session, bool verify_chunks) {
+    const auto lock = gate_.enter();
+    const bool sending = peer.sender.has_value();
+    peer.sender.reset();
+    peer.receiver.reset();
+    LinkOptions options = link_options(peer.rank, sending, session);
+    options.verify_chunks = verify_chunks;
+    peer.link = std::make_unique<Link>(peer.link->release(), options, Clock::now());
+    begin_conversation(peer, sending);
+}
+
+Status MpiWorld::run_job(std::function<Status()> job, double patience_s) {
+    auto lock = gate_.enter();
+    job_result_.reset();
+    job_ = std::move(job);
+    gate_.nudge();
+    if (!gate_.wait_for(lock, patience_s, [&] { return job_result_ || phase_ != Phase::ready; }) || !job_result_)
+        return fail(Errc::peer, "MPI did not do its part within {:.3g} s", patience_s);
+    return *job_result_;
+}
+
+void MpiWorld::run_pending_job(Gate::Lock& lock) {
+    const std::function<Status()> job = std::move(job_);
+    job_ = nullptr;
+    lock.unlock();
+    Status done = job();
+    lock.lock();
+    job_result_ = std::move(done);
+    gate_.changed();
 }
 
 // Splitting takes all ranks of the job, so all do it when any of them computes with others.
@@ -193,6 +240,7 @@ Status MpiWorld::add_group(const std::vector<Roles>& all, int rank) {
 }
 
 bool MpiWorld::Peer::step(TimePoint now) {
+    if (measure) return measure->step(now);
     if (sender) return sender->step(now);
     if (receiver) return receiver->step(now);
     const bool moved = link->step(now);
@@ -248,6 +296,7 @@ void MpiWorld::move_frames() {
     for (;;) {
         {
             auto lock = gate_.enter_last();
+            if (job_) run_pending_job(lock);
             const TimePoint now = Clock::now();
             bool moved = false, failed = false;
             for (const auto& peer : peers_) {
@@ -290,6 +339,10 @@ void MpiWorld::say_goodbye() {
                                                           : "it ended without receiving the state"});
         }
         peer->link->say_bye();
+        const LinkCounters& counted = peer->link->counters();
+        log::debug("{}: {} frames sent ({} bytes), {} of them again; {} received, {} damaged, {} twice, {} stale",
+                   peer->link->options().peer, counted.frames_sent, counted.bytes_sent, counted.resent,
+                   counted.frames_received, counted.damaged, counted.duplicates, counted.stale);
     }
 }
 
@@ -335,6 +388,25 @@ Result<MpiWorld::Peer*> MpiWorld::open(int rank, bool sending) {
         if (peer->opened) return fail(Errc::internal, "mpi:{} was opened twice", rank);
         peer->opened = true;
         return peer.get();
+    }
+    return fail(Errc::internal, "mpi:{} was not prepared", rank);
+}
+
+Result<MpiWorld::Measured> MpiWorld::measure(int rank, int round_trips) {
+    auto lock = gate_.enter();
+    for (const auto& peer : peers_) {
+        if (peer->rank != rank || !peer->sender) continue;
+        if (peer->sender->started()) return fail(Errc::internal, "mpi:{} has a state on its way", rank);
+        peer->measure.emplace(*peer->link, round_trips);
+        gate_.nudge();
+        gate_.wait(lock, [&] { return peer->measure->rate() || peer->link->error(); });
+        const std::optional<LinkMeasure> done = std::exchange(peer->measure, std::nullopt);
+        if (!done->rate()) return tl::unexpected<Error>(*peer->link->error());
+        Measured measured{*done->rate(), done->round_trips_s()};
+        if (options_.max_bytes_per_s > 0)
+            measured.rate.bytes_per_s =
+                std::min(measured.rate.bytes_per_s, static_cast<double>(options_.max_bytes_per_s));
+        return measured;
     }
     return fail(Errc::internal, "mpi:{} was not prepared", rank);
 }

@@ -17,6 +17,7 @@ struct EndpointType {
     Result<std::unique_ptr<kv::Source>> (*open_source)(const Endpoint& endpoint, const TransportOptions& options);
     Result<std::unique_ptr<kv::Sink>> (*open_sink)(const Endpoint& endpoint, const TransportOptions& options);
     Status (*leave)(const Error* error) noexcept;
+    Result<LinkRate> (*measure)(const Endpoint& endpoint);  // of an output; null: there is no link
 };
 
 extern const EndpointType file_endpoint, pipe_endpoint, mpi_endpoint;

@@ -24,6 +24,10 @@ Status Sender::begin(const kv::Header& header) {
 
 bool Sender::step(TimePoint now) {
     bool moved = link_->step(now);
+    charge();
+    const bool was_open = bucket_.open();
+    bucket_.refill(now);
+    moved |= !was_open && bucket_.open();  // whoever waits for may_send() has to look again
     while (auto frame = link_->next()) {
         handle(*frame);
         moved = true;
@@ -80,7 +84,7 @@ Status Sender::handle_checked(const Frame& frame) {
 }
 
 bool Sender::may_send(std::uint64_t layer_index) const noexcept {
-    if (stage_ != Stage::streaming || layer_index >= credit_layers_) return false;
+    if (stage_ != Stage::streaming || layer_index >= credit_layers_ || !bucket_.open()) return false;
     return link_->unacknowledged_frames() == 0 ||
            (link_->unacknowledged_bytes() < send_window_bytes && link_->unacknowledged_frames() < send_window_frames);
 }
@@ -89,6 +93,14 @@ void Sender::send(const ChunkPlace& place, std::uint32_t crc, Payload payload) {
     FrameHeader header = place.frame();
     header.payload_crc = crc;
     link_->post_chunk(header, std::move(payload));
+    charge();
+}
+
+// For all that the link has sent since.
+void Sender::charge() noexcept {
+    const std::uint64_t sent = link_->counters().bytes_sent;
+    bucket_.take(sent - charged_bytes_);
+    charged_bytes_ = sent;
 }
 
 void Sender::commit(const Digest& root) {

@@ -5,6 +5,7 @@
 
 #include "transport/chunk_plan.h"
 #include "transport/link.h"
+#include "transport/token_bucket.h"
 
 namespace hetero::transport {
 
@@ -13,7 +14,8 @@ inline constexpr std::size_t send_window_frames = 256;
 
 class Sender {
 public:
-    explicit Sender(Link& link) : link_(&link) {}
+    // At most so many bytes a second on the link, of whatever kind; 0: no limit.
+    explicit Sender(Link& link, std::uint64_t max_bytes_per_s = 0) : link_(&link), bucket_(max_bytes_per_s) {}
 
     // Offers a state: the header is checked and has tokens_per_chunk.
     Status begin(const kv::Header& header);
@@ -35,9 +37,12 @@ public:
 private:
     enum class Stage { idle, greeting, offered, streaming, committing, committed };
     void handle(const Frame& frame);
+    void charge() noexcept;
     Status handle_checked(const Frame& frame);
 
     Link* link_;
+    TokenBucket bucket_;
+    std::uint64_t charged_bytes_ = 0;
     Stage stage_ = Stage::idle;
     std::uint16_t version_ = min_protocol_version;  // of the conversation
     std::vector<std::byte> offer_;

@@ -12,7 +12,8 @@
 namespace hetero::transport {
 
 // Another thread must call step() under `gate`, and changed() after it. Gate and machine outlive the stream.
-std::unique_ptr<kv::Sink> wire_sink(Gate& gate, Sender& sender);
+// Without checksums (a receiver that verifies refuses the state): for measurements of what they cost.
+std::unique_ptr<kv::Sink> wire_sink(Gate& gate, Sender& sender, bool checksums = true);
 // Waits for the peer's offer.
 Result<std::unique_ptr<kv::Source>> wire_source(Gate& gate, Receiver& receiver, ReceiverOptions options);
 

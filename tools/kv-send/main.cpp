@@ -1,4 +1,5 @@
 // kv-send: moves a KV state between endpoints, bit for bit.
+#include "bench.h"
 #include "common/endpoints.h"
 #include "common/sources.h"
 #include "common/tool.h"
@@ -9,12 +10,18 @@ using namespace hetero::tool;
 namespace {
 
 struct SendOptions {
-    std::string input, output;
+    std::string input, output, bench_peer;
     std::vector<std::string> sequences;
     TransferOptions transfer;
 };
 
 Status send(Tool& tool, const SendOptions& options) {
+    if (!options.bench_peer.empty()) {
+        if (!options.input.empty() || !options.output.empty())
+            return fail(Errc::usage, "--bench measures a link and takes no state");
+        return bench(tool, options.bench_peer, options.transfer);
+    }
+    if (options.input.empty()) return fail(Errc::usage, "IN is missing; see --help");
     const bool dry_run = options.transfer.dry_run;
     if (options.output.empty() && !dry_run) return fail(Errc::usage, "no output: give an endpoint with -o");
     HETERO_TRY(const Endpoints endpoints, prepare_endpoints(tool, {options.input}, {options.output}, options.transfer));
@@ -54,12 +61,14 @@ int main(int argc, char** argv) {
     SendOptions options;
     OptionTable& table = tool.options();
     table.heading("States");
-    table.positional("IN", &options.input, true, "the state: a file, - (stdin) or mpi:RANK");
+    table.positional("IN", &options.input, false, "the state: a file, - (stdin) or mpi:RANK");
     table.text("-o,--output", "OUT", &options.output, "where it goes: a file, - (stdout) or mpi:RANK").completion =
         Completion::file;
     add_sequence_option(table, options.sequences, "send");
     table.heading("Transfer");
     add_dry_run_option(table, options.transfer, "read and check the state, move nothing");
     add_transfer_options(table, options.transfer);
+    table.text("--bench", "mpi:RANK", &options.bench_peer,
+               "measure the link to a rank that does the same, beside plain MPI");
     return tool.run(argc, argv, [&] { return send(tool, options); });
 }

@@ -13,12 +13,13 @@ using namespace hetero::transport;
 
 class Transfer {
 public:
-    Transfer(const kv::State& state, std::uint32_t seed, ReceiverOptions options = {})
+    Transfer(const kv::State& state, std::uint32_t seed, ReceiverOptions options = {},
+             std::uint64_t max_bytes_per_s = 0)
         : state_(&state),
           pair_(seed),
           sender_link_(pair_.end(0), link_options(WireRole::sender), now_),
           receiver_link_(pair_.end(1), link_options(WireRole::receiver), now_),
-          sender_(sender_link_),
+          sender_(sender_link_, max_bytes_per_s),
           receiver_(receiver_link_),
           options_(std::move(options)) {}
 

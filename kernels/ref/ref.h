@@ -36,6 +36,8 @@ float packed_weight(Packing packing, const void* packed, std::size_t row, std::s
 extern const TileOps kTileOps;
 void tile_gemm(Packing packing, const void* packed, std::size_t row_begin, std::size_t row_end, std::size_t cols,
                const Bf16* x, std::size_t n_tokens, bool add, float* y, std::size_t y_stride);
+void tile_gated_gemm(const PackedRows& gate, const PackedRows& up, std::size_t row_begin, std::size_t row_end,
+                     std::size_t cols, const Bf16* x, std::size_t n_tokens, const TileColumns& out);
 
 // elementwise.cpp
 void rms_norm(const float* x, const float* w, float* y, std::size_t n, float eps);

@@ -8,7 +8,13 @@ namespace hetero::engine {
 
 inline constexpr std::size_t gather_floats = 1U << 20;  // that ranks gather at once, unless a single token has more
 
-inline constexpr std::size_t ffn_tile_rows = 96;  // of gate and up, computed by one task in tiles
+inline constexpr std::size_t ffn_tile_rows = 96;  // of gate and up, computed by one task in tiles, where not fused
+
+// Whether gate, up and activation are one product in tiles.
+inline bool is_fused(const model::FfnAdd& ffn) {
+    const auto plain = [](const model::Matrix& matrix) { return matrix.row_scale.empty() && matrix.bias.empty(); };
+    return ffn.gate.rows != 0 && ffn.activation == model::Activation::silu && plain(ffn.gate) && plain(ffn.up);
+}
 
 inline constexpr std::size_t max_spans = 32;                    // of one token's keys in decode
 inline constexpr std::size_t max_spans_at_once = 128;           // of all tokens that are attended together

@@ -73,6 +73,7 @@ struct AttentionArgs {
     float softcap = 0;               // 0: none; else s = softcap * tanh(s / softcap)
     std::size_t n_heads = 1;         // query heads; together they read K and V once
     std::size_t q_head_stride = 0, out_head_stride = 0;  // elements from one head to the next
+    bool exact = false;              // attention_span over codes of 4 or 8 bits: queries and weights are not rounded
 };
 
 // 8-bit floats. e4m3fn and e5m2: OCP 8-bit floating point (https://www.opencompute.org, OFP8 1.0). e4m3fnuz: one zero, NaN

@@ -5,6 +5,7 @@
 #include <new>
 #include <utility>
 
+#include "base/printable.h"
 #include "base/redact.h"
 
 namespace hetero::kv {
@@ -87,6 +88,15 @@ Status check_belongs(const Source& first, const Source& other) {
     const auto differs_privately = [&](std::string field, std::int32_t left, std::int32_t right) {
         if (left != right) mismatches.push_back({std::move(field), private_token(left), private_token(right)});
     };
+    const auto same_entry = [](const ProvenanceEntry& x, const ProvenanceEntry& y) {
+        return x.tool == y.tool && x.version == y.version && x.what == y.what;
+    };
+    if (!std::equal(a.provenance.begin(), a.provenance.end(), b.provenance.begin(), b.provenance.end(), same_entry)) {
+        const auto last = [](const Header& header) {
+            return header.provenance.empty() ? std::string("nothing") : printable(header.provenance.back().what);
+        };
+        mismatches.push_back({"history (they are of different runs)", last(a), last(b)});
+    }
     differs("tp_size", a.shard.tp_size, b.shard.tp_size);
     differs("number of sequences", a.sequences.size(), b.sequences.size());
     for (std::size_t s = 0; s < std::min(a.sequences.size(), b.sequences.size()); ++s) {

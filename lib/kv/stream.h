@@ -16,6 +16,8 @@ public:
     [[nodiscard]] virtual const Header& header() const noexcept = 0;  // checked with check_header
     // The next layer in order, checksums and shapes verified. Data are only to be trusted once finish() has succeeded.
     virtual Result<Layer> read_layer() = 0;
+    // The same, into `layer`, whose memory is used again; what it held is lost, also where there is an error.
+    virtual Status read_into(Layer& layer);
     // After the last layer: the root covers everything read, and the writer had completed the state.
     virtual Status finish() = 0;
     [[nodiscard]] virtual const std::string& name() const noexcept = 0;  // "a.h5", "stdin", "rank 2": for messages
@@ -26,6 +28,8 @@ public:
     virtual ~Sink() = default;  // without commit(): nothing becomes visible, the other side is told
     virtual Status begin(const Header& header) = 0;
     virtual Status write_layer(const Layer& layer) = 0;    // the next one in order
+    // The same for a layer that nobody changes any more: the sink may keep it until it has left, instead of a copy.
+    virtual Status write_shared(std::shared_ptr<const Layer> layer) { return write_layer(*layer); }
     virtual Status commit() = 0;                           // all is there: publish
     virtual void abort(const Error& reason) noexcept = 0;  // tells the other side why; safe at any time, more than once
     [[nodiscard]] virtual const std::string& name() const noexcept = 0;
@@ -39,6 +43,9 @@ struct State {
 
 Result<State> read_all(Source& source);            // calls finish()
 Status write_all(const State& state, Sink& sink);  // begin .. commit
+// Layers of `source` are read by a thread of its own, while the caller uses the one before: up to two more are held.
+// Nothing else may use `source`, nor the HDF5 library, between the first layer and finish().
+std::unique_ptr<Source> read_ahead(std::unique_ptr<Source> source);
 std::unique_ptr<Source> memory_source(std::shared_ptr<const State> state, std::string name);
 
 }  // namespace hetero::kv

@@ -88,10 +88,11 @@ Result<std::unique_ptr<kv::Sink>> open_sink(const Endpoint& endpoint, const Tran
     return type_of(endpoint.kind).open_sink(endpoint, options);
 }
 
-Result<std::optional<LinkFigures>> measure_link(const Endpoint& endpoint, const kv::Header& header) {
+Result<std::optional<LinkRate>> measure_link(const Endpoint& endpoint) {
     const EndpointType& type = type_of(endpoint.kind);
-    if (type.measure_link == nullptr) return std::nullopt;
-    return type.measure_link(endpoint, header);
+    if (type.measure == nullptr) return std::optional<LinkRate>{};
+    HETERO_TRY(const LinkRate rate, type.measure(endpoint));
+    return std::optional(rate);
 }
 
 Status leave(const Error* error) noexcept {

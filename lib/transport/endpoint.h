@@ -10,6 +10,8 @@
 #include "base/result.h"
 #include "io/atomic_file.h"
 #include "kv/stream.h"
+#include "transport/faults.h"
+#include "transport/link_rate.h"
 
 namespace hetero::transport {
 
@@ -41,6 +43,10 @@ struct TransportOptions {
     // options. Only the first of them has endpoints.
     int group_size = 1;
     std::string tool;  // its name: all ranks of a group run the same
+    // mpi: only. Drills: what this process sends suffers these. At most so many bytes a second to each peer; 0: no
+    // limit.
+    Faults faults;
+    std::uint64_t max_bytes_per_s = 0;
 };
 
 // What can be known before long work: output directory writable, overwriting allowed, "-" not a terminal, input and
@@ -53,15 +59,9 @@ Status prepare(const std::vector<Endpoint>& inputs, const std::vector<Endpoint>&
 Result<std::unique_ptr<kv::Source>> open_source(const Endpoint& endpoint, const TransportOptions& options);
 Result<std::unique_ptr<kv::Sink>> open_sink(const Endpoint& endpoint, const TransportOptions& options);
 
-// What a link does, seen from the sender.
-struct LinkFigures {
-    double latency_us_p50 = 0, latency_us_p99 = 0;  // there and back
-    std::uint64_t bytes = 0;                        // of chunks, which took `seconds`
-    double seconds = 0, bytes_per_s = 0;
-};
-// Measures the link to where a state of this header, or of it in another representation, will be sent; before
-// open_sink(), once. Nothing: there is no link (files, pipes), or the peer does not speak of it.
-Result<std::optional<LinkFigures>> measure_link(const Endpoint& endpoint, const kv::Header& header);
+// What the way to an output can carry, by probing it for some milliseconds: after prepare(), before open_sink(),
+// whether or not the other side is ready to read. Nothing for a file or a pipe.
+Result<std::optional<LinkRate>> measure_link(const Endpoint& endpoint);
 
 // Tells every peer of this process that it gave up and why (so that they end too), then leaves MPI. With no error: an
 // orderly end, which waits until every rank of the job has come this far, however long it computes. Does nothing where

@@ -51,11 +51,13 @@ std::uint64_t max_payload(FrameKind kind) {
         case FrameKind::commit:
         case FrameKind::commit_ack:
         case FrameKind::nack:
-        case FrameKind::probe:
             return max_control_bytes;
+        case FrameKind::probe:
+            return max_probe_bytes;
         case FrameKind::ack:
         case FrameKind::heartbeat:
         case FrameKind::bye:
+        case FrameKind::probe_ack:
             return 0;
     }
     return 0;
@@ -95,6 +97,8 @@ const char* frame_kind_name(FrameKind kind) noexcept {
             return "BYE";
         case FrameKind::probe:
             return "PROBE";
+        case FrameKind::probe_ack:
+            return "PROBE_ACK";
     }
     return "unknown";
 }
@@ -105,6 +109,8 @@ bool is_sequenced(FrameKind kind) noexcept {
         case FrameKind::nack:
         case FrameKind::heartbeat:
         case FrameKind::abort:
+        case FrameKind::probe:
+        case FrameKind::probe_ack:
             return false;
         default:
             return true;
@@ -152,7 +158,7 @@ Result<FrameHeader> decode_frame(std::span<const std::byte, frame_header_bytes> 
     header.kind = static_cast<FrameKind>(kind);
     if (header.version != wire_version && !(header.version > 0 && layout_is_shared(header.kind)))
         return fail(Errc::peer, "frame of hkv-mpi {}, this build speaks {}", header.version, wire_version);
-    if (kind < static_cast<std::uint8_t>(FrameKind::hello) || kind > static_cast<std::uint8_t>(FrameKind::probe))
+    if (kind < static_cast<std::uint8_t>(FrameKind::hello) || kind > static_cast<std::uint8_t>(FrameKind::probe_ack))
         return fail(Errc::peer, "unknown frame kind {}", kind);
     const auto part = load_le<std::uint8_t>(p + at_part);
     const auto array = load_le<std::uint8_t>(p + at_array);

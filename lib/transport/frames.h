@@ -17,6 +17,7 @@ inline constexpr std::uint32_t wire_slots = 8192;  // chunk payloads are told ap
 // Largest payload of an OFFER (tokens and logits of all sequences) and of every other kind but CHUNK.
 inline constexpr std::uint64_t max_offer_bytes = 1ULL << 30;
 inline constexpr std::uint64_t max_control_bytes = 64 * 1024;
+inline constexpr std::uint64_t max_probe_bytes = 4 << 20;
 
 enum class FrameKind : std::uint8_t {
     hello = 1,        // sender to receiver: versions, compat hash
@@ -33,7 +34,8 @@ enum class FrameKind : std::uint8_t {
     heartbeat = 12,   // unsequenced: alive; `seq` is the number of the next frame
     abort = 13,       // unsequenced: gave up, and why
     bye = 14,         // orderly end
-    probe = 15,       // measures the link before OFFER; the answer to it
+    probe = 15,       // unsequenced: bytes for a measurement of the link; answered at once, whatever the tool does
+    probe_ack = 16,   // unsequenced: probe `seq` has arrived
 };
 [[nodiscard]] const char* frame_kind_name(FrameKind kind) noexcept;
 // Unsequenced frames are not repeated when lost; all others are numbered and delivered in order, exactly once.

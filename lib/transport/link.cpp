@@ -37,6 +37,7 @@ void Link::transmit(const FrameHeader& header, const Payload& payload) {
     stamped.session = session_;
     stamped.ack = expected_;
     ++counters_.frames_sent;
+    counters_.bytes_sent += frame_header_bytes + payload.bytes.size();
     if (const Status sent = channel_->send(encode_frame(stamped), payload); !sent && !error_)
         lost(sent.error().message);
 }
@@ -153,10 +154,29 @@ void Link::handle(const Arrival& arrival, TimePoint now) {
         case FrameKind::heartbeat:
             if (header.seq - expected_ < max_early) peer_next_ = std::max(peer_next_, header.seq);
             break;
+        case FrameKind::probe:
+            if (arrival.payload().size() == header.length && crc32c(arrival.payload()) == header.payload_crc)
+                transmit_control(FrameKind::probe_ack, header.seq);
+            break;
+        case FrameKind::probe_ack:
+            answered_probe_ = header.seq;
+            break;
         default:
             handle_sequenced(header, arrival);
             break;
     }
+}
+
+void Link::probe(std::uint32_t number, std::size_t bytes) {
+    if (error_) return;
+    if (probe_bytes_.bytes.size() < bytes) probe_bytes_ = own_payload(std::vector<std::byte>(bytes));
+    const Payload payload{probe_bytes_.owner, probe_bytes_.bytes.first(bytes)};
+    FrameHeader header;
+    header.kind = FrameKind::probe;
+    header.seq = number;
+    header.length = bytes;
+    header.payload_crc = crc32c(payload.bytes);
+    transmit(header, payload);
 }
 
 // Frames of an earlier conversation are dropped.
@@ -199,7 +219,6 @@ void Link::handle_sequenced(const FrameHeader& header, const Arrival& arrival) {
     owes_ack_ = true;
     if (header.seq < expected_ || early_.contains(header.seq)) {
         ++counters_.duplicates;
-        if (header.kind == FrameKind::chunk && arrival.placed && place_again_) place_again_(header);
         return;
     }
     if (header.seq - expected_ >= max_early)
@@ -209,7 +228,8 @@ void Link::handle_sequenced(const FrameHeader& header, const Arrival& arrival) {
     if (chunk && !arrival.placed)
         return violated(
             fmt::format("chunk {} of layer {} came without having been granted", header.chunk, header.layer));
-    if (payload.size() != header.length || crc32c(payload) != header.payload_crc) {
+    const bool verify = !chunk || options_.verify_chunks;
+    if (payload.size() != header.length || (verify && crc32c(payload) != header.payload_crc)) {
         ++counters_.damaged;
         if (chunk && place_again_) place_again_(header);
         return transmit_control(FrameKind::nack, header.seq, encode_nack(NackReason::damaged));

@@ -25,6 +25,7 @@ struct LinkOptions {
     double heartbeat_s = 0.5;   // interval
     double silence_s = 8;       // without any valid frame: dead; without progress of a frame in flight: stalled
     std::uint64_t session = 0;  // the sender's random number; a receiver learns it from HELLO
+    bool verify_chunks = true;  // false: for measurements of what checksums cost
 };
 
 struct Frame {
@@ -34,6 +35,7 @@ struct Frame {
 
 struct LinkCounters {
     std::uint64_t frames_sent = 0, frames_received = 0;
+    std::uint64_t bytes_sent = 0;  // headers and what was sent again included
     std::uint64_t resent = 0, damaged = 0, duplicates = 0, stale = 0;
 };
 
@@ -65,6 +67,15 @@ public:
     [[nodiscard]] const std::optional<Error>& error() const noexcept { return error_; }
     // What the peer said when it gave up, with its code; error() is a peer error then.
     [[nodiscard]] const std::optional<Error>& peer_reason() const noexcept { return peer_reason_; }
+
+    // Sends so many bytes for a measurement (link_measure.h), at most max_probe_bytes; the peer's link answers. Not
+    // repeated when lost.
+    void probe(std::uint32_t number, std::size_t bytes);
+    // The latest probe that was answered.
+    [[nodiscard]] const std::optional<std::uint32_t>& answered_probe() const noexcept { return answered_probe_; }
+
+    // Takes the channel away, for the next conversation; only ~Link() may follow. All has to be drained().
+    [[nodiscard]] std::unique_ptr<Channel> release() noexcept { return std::move(channel_); }
 
     // Orderly end. The peer's own is seen by peer_left().
     void say_bye();
@@ -109,6 +120,8 @@ private:
     std::deque<Frame> ready_;
     bool owes_ack_ = false;
     int undecodable_in_a_row_ = 0;
+    Payload probe_bytes_;
+    std::optional<std::uint32_t> answered_probe_;
 
     TimePoint now_, last_heard_, last_heartbeat_, last_acked_;
     std::optional<TimePoint> gap_since_, asked_at_;

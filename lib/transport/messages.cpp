@@ -186,7 +186,7 @@ Result<Error> decode_reason(std::span<const std::byte> bytes) {
     return Error{static_cast<Errc>(code), text};
 }
 
-std::vector<std::byte> encode(const Offer& offer, std::uint16_t version) {
+std::vector<std::byte> encode(const Offer& offer) {
     const kv::Header& header = offer.header;
     ByteWriter out;
     out.number(offer.payload_bytes);
@@ -212,7 +212,7 @@ std::vector<std::byte> encode(const Offer& offer, std::uint16_t version) {
         out.text(entry.version);
         out.text(entry.what);
     }
-    if (version >= 2) put_shapes(out, header);
+    if (protocol_version_of(header) >= 2) put_shapes(out, header);
     return out.take();
 }
 
@@ -241,32 +241,6 @@ Result<std::uint64_t> decode_credit(std::span<const std::byte> bytes) {
     const auto layers = in.number<std::uint64_t>();
     if (!in.complete()) return malformed("CREDIT");
     return layers;
-}
-
-std::vector<std::byte> encode(const Probe& probe) {
-    ByteWriter out;
-    out.number(probe.chunks);
-    out.number(probe.bytes);
-    return out.take();
-}
-
-Result<Probe> decode_probe(std::span<const std::byte> bytes) {
-    ByteReader in(bytes);
-    Probe probe;
-    probe.chunks = in.number<std::uint32_t>();
-    probe.bytes = in.number<std::uint32_t>();
-    if (!in.complete() || (probe.chunks == 0) != (probe.bytes == 0)) return malformed("PROBE");
-    if (probe.chunks > max_probe_chunks || std::uint64_t{probe.chunks} * probe.bytes > max_probe_bytes)
-        return fail(Errc::peer, "PROBE announces {} chunks of {} bytes", probe.chunks, probe.bytes);
-    return probe;
-}
-
-FrameHeader probe_chunk(std::uint32_t i) noexcept {
-    FrameHeader header;
-    header.kind = FrameKind::chunk;
-    header.chunk = i;
-    header.slot = wire_slots - max_probe_chunks + i;
-    return header;
 }
 
 std::vector<std::byte> encode_root(const Digest& root) {

@@ -9,17 +9,13 @@
 #include "base/hash.h"
 #include "base/result.h"
 #include "kv/state.h"
-#include "transport/frames.h"
 
 namespace hetero::transport {
 
-// Versions of the conversation; the frames of all have wire_version. Version 2 adds to OFFER what hetero-kv 1.1 adds
+// Versions of the conversation; the frames of both have wire_version. Version 2 adds to OFFER what hetero-kv 1.1 adds
 // to 1.0 (layer shapes, shard, kept tokens, rotation, the axes head and tensor), and is spoken only where a state has
-// some of it: all others can be sent to and taken from a peer of version 1. Version 3 adds PROBE, and is spoken only by
-// a sender that measures the link.
-inline constexpr std::uint16_t min_protocol_version = 1, max_protocol_version = 3;
-inline constexpr std::uint16_t probe_protocol_version = 3;
-// The lowest one that the state can be offered in.
+// some of it: all others can be sent to and taken from a peer of version 1.
+inline constexpr std::uint16_t min_protocol_version = 1, max_protocol_version = 2;
 [[nodiscard]] std::uint16_t protocol_version_of(const kv::Header& header) noexcept;
 
 enum class WireRole : std::uint8_t { sender = 0, receiver = 1 };
@@ -42,28 +38,13 @@ struct Offer {
     std::uint64_t payload_bytes = 0;  // of all chunks
     kv::Header header;
 };
-// `version`: that of the conversation, at least protocol_version_of(offer.header).
-std::vector<std::byte> encode(const Offer& offer, std::uint16_t version);
-inline std::vector<std::byte> encode(const Offer& offer) { return encode(offer, protocol_version_of(offer.header)); }
+std::vector<std::byte> encode(const Offer& offer);  // as protocol_version_of(offer.header) has it
 // Checks the header with kv::check_header, and that payload_bytes agrees with it.
 Result<Offer> decode_offer(std::span<const std::byte> bytes, std::uint16_t version);
 
 // ACCEPT and CREDIT: layers granted since the beginning, counted over all sequences.
 std::vector<std::byte> encode_credit(std::uint64_t layers);
 Result<std::uint64_t> decode_credit(std::span<const std::byte> bytes);
-
-// So many CHUNK frames of so many bytes each follow, which are of no state; in the answer: there is room for them. No
-// chunks: an answer is all that is wanted, and in the answer: all that were announced are there.
-struct Probe {
-    std::uint32_t chunks = 0, bytes = 0;
-    friend bool operator==(const Probe&, const Probe&) = default;
-};
-inline constexpr std::uint32_t max_probe_chunks = 64;
-inline constexpr std::uint64_t max_probe_bytes = 16ULL << 20;  // of all chunks
-std::vector<std::byte> encode(const Probe& probe);
-Result<Probe> decode_probe(std::span<const std::byte> bytes);
-// Number `i` of them; in slots that the first chunks of a state do not use.
-[[nodiscard]] FrameHeader probe_chunk(std::uint32_t i) noexcept;
 
 // COMMIT and COMMIT_ACK.
 std::vector<std::byte> encode_root(const Digest& root);

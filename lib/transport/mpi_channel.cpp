@@ -127,13 +127,10 @@ Status MpiChannel::take_control() {
         if (const auto header = decode_frame(frame.arrival.head)) {
             frame.length = header->length;
             if (header->kind == FrameKind::chunk) {
-                if (const auto place = places_.find(header->slot);
-                    place != places_.end() && place->second.bytes.size() == header->length) {
-                    frame.place = std::move(place->second);
-                    places_.erase(place);
-                    frame.apart = true;
-                    frame.tag = tag_chunks + static_cast<int>(header->slot);
-                }
+                frame.apart = true;
+                frame.tag = tag_chunks + static_cast<int>(header->slot);
+                frame.slot = header->slot;
+                frame.unplaced = !find_place(frame);
             } else if (header->length > inline_bytes) {
                 frame.apart = true;
                 frame.tag = tag_in_;
@@ -145,9 +142,17 @@ Status MpiChannel::take_control() {
     return {};
 }
 
+bool MpiChannel::find_place(Incoming& frame) {
+    const auto place = places_.find(frame.slot);
+    if (place == places_.end() || place->second.bytes.size() != frame.length) return false;
+    frame.place = std::move(place->second);
+    places_.erase(place);
+    return true;
+}
+
 // Posts receives for what has been announced and is on its way.
 Status MpiChannel::take_payload(Incoming& frame) {
-    while (frame.apart && frame.matched < frame.length && !cancelled_) {
+    while (frame.apart && !frame.unplaced && frame.matched < frame.length && !cancelled_) {
         if (!frame.place && !frame.requests.empty()) return {};  // that buffer grows piece by piece
         int there = 0, count = 0;
         MPI_Status status{};
@@ -191,6 +196,12 @@ Result<std::optional<Arrival>> MpiChannel::receive() {
     HETERO_CHECK(pump());
     if (inbox_.empty()) return std::optional<Arrival>{};
     Incoming& frame = inbox_.front();
+    // A chunk that came twice: its place may have been given again, because the first one was damaged. If not, its
+    // bytes are read all the same, or the peer could not end the message.
+    if (frame.unplaced) {
+        find_place(frame);
+        frame.unplaced = false;
+    }
     HETERO_TRY(const bool is_complete, complete(frame));
     if (!is_complete) return std::optional<Arrival>{};
     delivered_owner_.reset();

@@ -43,6 +43,8 @@ private:
         Arrival arrival;
         std::optional<Place> place;  // a chunk's payload goes there
         bool apart = false;          // the payload comes in messages of its own
+        bool unplaced = false;       // a chunk that had no place when its header came
+        std::uint32_t slot = 0;      // of a chunk
         int tag = 0;
         std::uint64_t length = 0, matched = 0;
         std::vector<MPI_Request> requests;
@@ -52,6 +54,7 @@ private:
     Status start_sends();
     Status finish_sends();
     Status take_control();
+    bool find_place(Incoming& frame);
     Status take_payload(Incoming& frame);
     Result<bool> complete(Incoming& frame);
     Status send_bytes(std::span<const std::byte> bytes, MPI_Comm comm, int tag,

@@ -1,5 +1,6 @@
 // The mpi: endpoint where MPI is not compiled in: understood, and refused.
 #include "transport/group.h"
+#include "transport/link_bench.h"
 #include "transport/registry.h"
 
 namespace hetero::transport {
@@ -26,8 +27,12 @@ Result<std::unique_ptr<kv::Sink>> open_mpi_sink(const Endpoint& endpoint, const 
 
 }  // namespace
 
-const EndpointType mpi_endpoint = {EndpointKind::mpi, parse_mpi_endpoint, mpi_endpoint_text,
-                                   prepare_mpi,       open_mpi_source,    open_mpi_sink};
+const EndpointType mpi_endpoint = {EndpointKind::mpi, parse_mpi_endpoint, mpi_endpoint_text, prepare_mpi,
+                                   open_mpi_source,   open_mpi_sink,      nullptr,           nullptr};
+
+Result<LinkBench> bench_link(const Endpoint& peer, const LinkBenchOptions&, const TransportOptions&) {
+    return refused(peer);
+}
 
 Communicator& group() noexcept { return single_process(); }
 Status check_group() { return {}; }

@@ -38,11 +38,12 @@ Result<std::unique_ptr<kv::Sink>> open_mpi_sink(const Endpoint& endpoint, const 
     return wire_sink(MpiWorld::running()->gate(), *peer->sender);
 }
 
-Result<std::optional<LinkFigures>> measure_mpi(const Endpoint& endpoint, const kv::Header& header) {
+Result<LinkRate> measure_mpi(const Endpoint& endpoint) {
     MpiWorld* world = MpiWorld::running();
     if (world == nullptr) return fail(Errc::internal, "mpi:{} was not prepared", endpoint.rank);
-    HETERO_TRY(MpiWorld::Peer * peer, world->find(endpoint.rank, true));
-    return measure_link(world->gate(), *peer->sender, header);
+    constexpr int round_trips = 21;  // the first few warm up
+    HETERO_TRY(const MpiWorld::Measured measured, world->measure(endpoint.rank, round_trips));
+    return measured.rate;
 }
 
 Status leave_mpi(const Error* error) noexcept {

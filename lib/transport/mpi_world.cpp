@@ -1,14 +1,17 @@
 #include "transport/mpi_world.h"
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <random>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "transport/blocked_signals.h"
+#include "transport/faulty_channel.h"
 #include "transport/mpi_call.h"
 #include "transport/mpi_channel.h"
 
@@ -139,7 +142,10 @@ Result<std::vector<Roles>> MpiWorld::exchange_roles(int rank, int size) {
     log::debug("rank {} of {}: reads {}, writes {}", rank, size, inputs_text(own), outputs_text(own));
     const GroupRanks group = group_of(all, rank);
     first_to_show_ = group.first == rank;
-    HETERO_CHECK(settle_roles(all));
+    if (Status settled = settle_roles(all); !settled) {
+        roles_refused_ = true;
+        return tl::unexpected(std::move(settled).error());
+    }
     if (group.first != rank) {
         inputs_.clear();
         outputs_.clear();
@@ -147,26 +153,70 @@ Result<std::vector<Roles>> MpiWorld::exchange_roles(int rank, int size) {
     return all;
 }
 
-std::unique_ptr<Link> MpiWorld::link_to(int rank, bool sending, std::uint64_t session) {
+LinkOptions MpiWorld::link_options(int rank, bool sending, std::uint64_t session) const {
     LinkOptions link;
     link.role = sending ? WireRole::sender : WireRole::receiver;
     link.peer = fmt::format("rank {}", rank);
     link.silence_s = notice_fraction * options_.timeout_s;
     link.heartbeat_s = std::min(0.5, options_.timeout_s / 20);
     link.session = session;
-    return std::make_unique<Link>(std::make_unique<MpiChannel>(control_, data_, rank, sending), link, Clock::now());
+    return link;
+}
+
+std::unique_ptr<Link> MpiWorld::link_to(int rank, bool sending, std::uint64_t session) {
+    std::unique_ptr<Channel> channel = std::make_unique<MpiChannel>(control_, data_, rank, sending);
+    if (options_.faults.any()) {
+        const auto die = [] { std::raise(SIGKILL); };
+        channel = std::make_unique<FaultyChannel>(std::move(channel), options_.faults, Clock::now, die);
+    }
+    return std::make_unique<Link>(std::move(channel), link_options(rank, sending, session), Clock::now());
 }
 
 void MpiWorld::add_peer(int rank, bool sending) {
     auto peer = std::make_unique<Peer>();
     peer->rank = rank;
     peer->link = link_to(rank, sending, sending ? random_session() : 0);
-    if (sending) {
-        peer->sender.emplace(*peer->link);
-    } else {
-        peer->receiver.emplace(*peer->link);
-    }
+    begin_conversation(*peer, sending);
     peers_.push_back(std::move(peer));
+}
+
+void MpiWorld::begin_conversation(Peer& peer, bool sending) {
+    if (sending) {
+        peer.sender.emplace(*peer.link, options_.max_bytes_per_s);
+    } else {
+        peer.receiver.emplace(*peer.link);
+    }
+}
+
+void MpiWorld::restart(Peer& peer, std::uint64_t session, bool verify_chunks) {
+    const auto lock = gate_.enter();
+    const bool sending = peer.sender.has_value();
+    peer.sender.reset();
+    peer.receiver.reset();
+    LinkOptions options = link_options(peer.rank, sending, session);
+    options.verify_chunks = verify_chunks;
+    peer.link = std::make_unique<Link>(peer.link->release(), options, Clock::now());
+    begin_conversation(peer, sending);
+}
+
+Status MpiWorld::run_job(std::function<Status()> job, double patience_s) {
+    auto lock = gate_.enter();
+    job_result_.reset();
+    job_ = std::move(job);
+    gate_.nudge();
+    if (!gate_.wait_for(lock, patience_s, [&] { return job_result_ || phase_ != Phase::ready; }) || !job_result_)
+        return fail(Errc::peer, "MPI did not do its part within {:.3g} s", patience_s);
+    return *job_result_;
+}
+
+void MpiWorld::run_pending_job(Gate::Lock& lock) {
+    const std::function<Status()> job = std::move(job_);
+    job_ = nullptr;
+    lock.unlock();
+    Status done = job();
+    lock.lock();
+    job_result_ = std::move(done);
+    gate_.changed();
 }
 
 // Splitting takes all ranks of the job, so all do it when any of them computes with others.
@@ -193,6 +243,7 @@ Status MpiWorld::add_group(const std::vector<Roles>& all, int rank) {
 }
 
 bool MpiWorld::Peer::step(TimePoint now) {
+    if (measure) return measure->step(now);
     if (sender) return sender->step(now);
     if (receiver) return receiver->step(now);
     const bool moved = link->step(now);
@@ -229,8 +280,8 @@ void MpiWorld::run() {
         if (!started) start_error_ = std::move(started).error();
         phase_ = start_error_ ? Phase::refused : Phase::ready;
         gate_.changed();
-        if (start_error_) return;
     }
+    if (start_error_) return leave_refused();
     try {
         move_frames();
     } catch (const std::exception& e) {
@@ -243,11 +294,27 @@ void MpiWorld::run() {
     if (phase_ == Phase::finalizing) finalize();
 }
 
+// All ranks refuse the same roles. mpirun ends a job with its first rank that ends: each says why before that.
+void MpiWorld::leave_refused() {
+    if (!roles_refused_) return;
+    {
+        auto lock = gate_.enter();
+        gate_.wait(lock, [&] { return leaving_; });
+    }
+    const TimePoint begin = Clock::now();
+    if (MPI_Ibarrier(MPI_COMM_WORLD, &barrier_) != MPI_SUCCESS) return;
+    for (int done = 0; done == 0 && seconds_since(begin) < tell_s;) {
+        if (MPI_Test(&barrier_, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) return;
+        std::this_thread::sleep_for(std::chrono::microseconds(200));
+    }
+}
+
 void MpiWorld::move_frames() {
     TimePoint last_moved = Clock::now();
     for (;;) {
         {
             auto lock = gate_.enter_last();
+            if (job_) run_pending_job(lock);
             const TimePoint now = Clock::now();
             bool moved = false, failed = false;
             for (const auto& peer : peers_) {
@@ -290,6 +357,10 @@ void MpiWorld::say_goodbye() {
                                                           : "it ended without receiving the state"});
         }
         peer->link->say_bye();
+        const LinkCounters& counted = peer->link->counters();
+        log::debug("{}: {} frames sent ({} bytes), {} of them again; {} received, {} damaged, {} twice, {} stale",
+                   peer->link->options().peer, counted.frames_sent, counted.bytes_sent, counted.resent,
+                   counted.frames_received, counted.damaged, counted.duplicates, counted.stale);
     }
 }
 
@@ -328,19 +399,34 @@ void MpiWorld::finalize() {
     gate_.changed();
 }
 
-Result<MpiWorld::Peer*> MpiWorld::find(int rank, bool sending) {
+Result<MpiWorld::Peer*> MpiWorld::open(int rank, bool sending) {
     auto lock = gate_.enter();
-    for (const auto& peer : peers_)
-        if (peer->rank == rank && peer->sender.has_value() == sending) return peer.get();
+    for (const auto& peer : peers_) {
+        if (peer->rank != rank || peer->sender.has_value() != sending) continue;
+        if (peer->opened) return fail(Errc::internal, "mpi:{} was opened twice", rank);
+        peer->opened = true;
+        return peer.get();
+    }
     return fail(Errc::internal, "mpi:{} was not prepared", rank);
 }
 
-Result<MpiWorld::Peer*> MpiWorld::open(int rank, bool sending) {
-    HETERO_TRY(Peer * peer, find(rank, sending));
+Result<MpiWorld::Measured> MpiWorld::measure(int rank, int round_trips) {
     auto lock = gate_.enter();
-    if (peer->opened) return fail(Errc::internal, "mpi:{} was opened twice", rank);
-    peer->opened = true;
-    return peer;
+    for (const auto& peer : peers_) {
+        if (peer->rank != rank || !peer->sender) continue;
+        if (peer->sender->started()) return fail(Errc::internal, "mpi:{} has a state on its way", rank);
+        peer->measure.emplace(*peer->link, round_trips);
+        gate_.nudge();
+        gate_.wait(lock, [&] { return peer->measure->rate() || peer->link->error(); });
+        const std::optional<LinkMeasure> done = std::exchange(peer->measure, std::nullopt);
+        if (!done->rate()) return tl::unexpected<Error>(*peer->link->error());
+        Measured measured{*done->rate(), done->round_trips_s()};
+        if (options_.max_bytes_per_s > 0)
+            measured.rate.bytes_per_s =
+                std::min(measured.rate.bytes_per_s, static_cast<double>(options_.max_bytes_per_s));
+        return measured;
+    }
+    return fail(Errc::internal, "mpi:{} was not prepared", rank);
 }
 
 // Peers that we let down ourselves do not count.
@@ -377,6 +463,7 @@ Status MpiWorld::leave(const Error* error) noexcept {
             end_process();
     }
     leaving_ = true;
+    gate_.changed();
     lock.unlock();
     if (thread_.joinable()) thread_.join();
     return left_in_order();

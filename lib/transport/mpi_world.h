@@ -5,6 +5,7 @@
 #pragma once
 #include <mpi.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +14,7 @@
 
 #include "transport/endpoint.h"
 #include "transport/gate.h"
+#include "transport/link_measure.h"
 #include "transport/mpi_group.h"
 #include "transport/receiver.h"
 #include "transport/roles.h"
@@ -28,6 +30,7 @@ public:
         std::optional<Sender> sender;      // we send our state there
         std::optional<Receiver> receiver;  // we read a state from there
         // Neither: a rank of our group. The link carries heartbeats and errors.
+        std::optional<LinkMeasure> measure;
         bool step(TimePoint now);
         bool opened = false;
         bool served = false;  // when we said goodbye its state had been transferred
@@ -38,8 +41,18 @@ public:
                         const TransportOptions& options);
     static MpiWorld* running() noexcept;  // nullptr before start()
 
-    Result<Peer*> find(int rank, bool sending);
-    Result<Peer*> open(int rank, bool sending);  // once
+    Result<Peer*> open(int rank, bool sending);
+    // Of the way to a peer that we send to.
+    struct Measured {
+        LinkRate rate;
+        std::vector<double> round_trips_s;  // of small frames
+    };
+    Result<Measured> measure(int rank, int round_trips);
+    // Runs `job` on the thread that makes MPI calls, while no frames move; an error if it does not end in time.
+    Status run_job(std::function<Status()> job, double patience_s);
+    [[nodiscard]] MPI_Comm data_communicator() const noexcept { return data_; }
+    // Begins the conversation with an opened peer anew. Both sides do, know the session, and have drained the last one.
+    void restart(Peer& peer, std::uint64_t session, bool verify_chunks);
     [[nodiscard]] Gate& gate() noexcept { return gate_; }
     [[nodiscard]] Communicator& group() noexcept;
     [[nodiscard]] Status check_group();
@@ -55,9 +68,13 @@ private:
     Status initialise();
     Result<std::vector<Roles>> exchange_roles(int rank, int size);
     Status await(MPI_Request& request, const char* what) const;
+    [[nodiscard]] LinkOptions link_options(int rank, bool sending, std::uint64_t session) const;
     std::unique_ptr<Link> link_to(int rank, bool sending, std::uint64_t session);
+    void begin_conversation(Peer& peer, bool sending);
+    void run_pending_job(Gate::Lock& lock);
     void add_peer(int rank, bool sending);
     Status add_group(const std::vector<Roles>& all, int rank);
+    void leave_refused();
     void move_frames();
     void end_with_group();
     [[nodiscard]] bool may_end(TimePoint now);
@@ -76,6 +93,7 @@ private:
     std::vector<std::unique_ptr<Peer>> peers_;
     std::unique_ptr<MpiGroup> group_;  // null: alone
     bool first_to_show_ = true;        // an error at the start, which all ranks of a group meet alike
+    bool roles_refused_ = false;       // by every rank, once each knows what all want
 
     bool leaving_ = false, said_goodbye_ = false;
     std::optional<Error> leave_error_;
@@ -83,6 +101,8 @@ private:
     MPI_Request barrier_ = MPI_REQUEST_NULL;
     bool barrier_started_ = false;
     bool initialised_elsewhere_ = false;
+    std::function<Status()> job_;
+    std::optional<Status> job_result_;
 };
 
 }  // namespace hetero::transport

@@ -20,8 +20,6 @@ Receiver::Receiver(Link& link) : link_(&link) {
     link_->on_damaged_chunk([this](const FrameHeader& header) {
         for (const ChunkPlace& place : posted_)
             if (place.matches(header)) return expect(place);
-        for (std::uint32_t i = probe_next_; i < probe_.chunks; ++i)
-            if (header.slot == probe_chunk(i).slot) return expect_probe_chunk(i);
     });
 }
 
@@ -75,11 +73,7 @@ Status Receiver::handle_checked(const Frame& frame) {
         stage_ = Stage::greeted;
         return {};
     }
-    const bool probing = probe_next_ < probe_.chunks;
-    if (kind == FrameKind::probe && stage_ == Stage::greeted && version_ >= probe_protocol_version && !probing)
-        return handle_probe(frame);
-    if (kind == FrameKind::chunk && stage_ == Stage::greeted && probing) return handle_probe_chunk(frame);
-    if (kind == FrameKind::offer && stage_ == Stage::greeted && !probing) return handle_offer(frame);
+    if (kind == FrameKind::offer && stage_ == Stage::greeted) return handle_offer(frame);
     if (kind == FrameKind::chunk && stage_ == Stage::receiving) return handle_chunk(frame);
     if (kind == FrameKind::commit && stage_ == Stage::receiving) {
         if (!next_->done())
@@ -90,32 +84,6 @@ Status Receiver::handle_checked(const Frame& frame) {
         return {};
     }
     return fail(Errc::peer, "{} out of turn", frame_kind_name(kind));
-}
-
-Status Receiver::handle_probe(const Frame& frame) {
-    HETERO_TRY(probe_, decode_probe(frame.payload));
-    probe_next_ = 0;
-    if (probe_.chunks != 0)
-        probe_bytes_ = std::make_shared<std::vector<std::byte>>(std::size_t{probe_.chunks} * probe_.bytes);
-    for (std::uint32_t i = 0; i < probe_.chunks; ++i) expect_probe_chunk(i);
-    link_->post(FrameKind::probe, encode(probe_));
-    return {};
-}
-
-void Receiver::expect_probe_chunk(std::uint32_t i) {
-    const std::span<std::byte> all(*probe_bytes_);
-    link_->expect(probe_chunk(i).slot, all.subspan(std::size_t{i} * probe_.bytes, probe_.bytes), probe_bytes_);
-}
-
-Status Receiver::handle_probe_chunk(const Frame& frame) {
-    FrameHeader place = probe_chunk(probe_next_);
-    if (frame.header.chunk != place.chunk || frame.header.slot != place.slot || frame.header.length != probe_.bytes)
-        return fail(Errc::peer, "chunk {} with {} bytes, where chunk {} of a PROBE with {} was next",
-                    frame.header.chunk, frame.header.length, place.chunk, probe_.bytes);
-    if (++probe_next_ < probe_.chunks) return {};
-    probe_bytes_.reset();
-    link_->post(FrameKind::probe, encode(Probe{}));
-    return {};
 }
 
 Status Receiver::handle_offer(const Frame& frame) {

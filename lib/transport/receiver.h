@@ -60,9 +60,6 @@ private:
     void handle(const Frame& frame);
     Status handle_checked(const Frame& frame);
     Status handle_offer(const Frame& frame);
-    Status handle_probe(const Frame& frame);
-    Status handle_probe_chunk(const Frame& frame);
-    void expect_probe_chunk(std::uint32_t i);
     Status handle_chunk(const Frame& frame);
     void reject(const Error& reason);
     void post_places();
@@ -82,11 +79,6 @@ private:
     std::optional<ChunkWalk> ahead_;  // the piece whose place is posted next
     std::deque<ChunkPlace> posted_;   // between the two
     std::optional<Digest> root_;
-
-    // What is announced of chunks that measure the link, the next of them, and where they go.
-    Probe probe_;
-    std::uint32_t probe_next_ = 0;
-    std::shared_ptr<std::vector<std::byte>> probe_bytes_;
 };
 
 }  // namespace hetero::transport

@@ -16,9 +16,8 @@ struct EndpointType {
                       const TransportOptions& options);
     Result<std::unique_ptr<kv::Source>> (*open_source)(const Endpoint& endpoint, const TransportOptions& options);
     Result<std::unique_ptr<kv::Sink>> (*open_sink)(const Endpoint& endpoint, const TransportOptions& options);
-    // Not of all kinds.
-    Status (*leave)(const Error* error) noexcept = nullptr;
-    Result<std::optional<LinkFigures>> (*measure_link)(const Endpoint& endpoint, const kv::Header& header) = nullptr;
+    Status (*leave)(const Error* error) noexcept;
+    Result<LinkRate> (*measure)(const Endpoint& endpoint);  // of an output; null: there is no link
 };
 
 extern const EndpointType file_endpoint, pipe_endpoint, mpi_endpoint;

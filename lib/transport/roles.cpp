@@ -103,7 +103,7 @@ Status settle_roles(std::vector<Roles>& all) {
     const int size = static_cast<int>(all.size());
     for (int rank = 0; rank < size; ++rank) {
         const Roles& roles = all[static_cast<std::size_t>(rank)];
-        if (roles.magic != Roles{}.magic || roles.version != wire_version)
+        if (roles.magic != Roles{}.magic || roles.version != roles_version)
             return fail(Errc::peer, "rank {} is not a hetero tool of this version", rank);
     }
     HETERO_CHECK(check_groups(all));

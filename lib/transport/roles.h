@@ -12,10 +12,11 @@
 namespace hetero::transport {
 
 inline constexpr int max_roles = 7;
+inline constexpr std::uint32_t roles_version = 2;  // ranks of 1 do not answer PROBE
 
 struct Roles {
     std::uint32_t magic = 0x52564B48;  // "HKVR"
-    std::uint32_t version = wire_version;
+    std::uint32_t version = roles_version;
     std::uint32_t program = 0;    // CRC-32C of the tool's name
     std::int32_t part = 0;        // MPI_APPNUM: which of the commands between the colons of mpirun
     std::int32_t group_size = 1;  // ranks that compute one model together (--tp)

@@ -1,62 +1,33 @@
 #include "transport/sender.h"
 
-#include <algorithm>
-
 namespace hetero::transport {
 
-void Sender::say_hello(const kv::Identity& identity) {
-    Hello hello;
-    hello.role = WireRole::sender;
-    hello.min_version = least_version_;
-    hello.max_version = version_;
-    hello.compat_hash = kv::compat_hash(identity);
-    hello.program = "hetero";
-    link_->post(FrameKind::hello, encode(hello));
-    stage_ = Stage::greeting;
-}
-
-Status Sender::greet(const kv::Identity& identity, std::uint16_t version) {
-    if (stage_ != Stage::idle) return fail(Errc::internal, "a state is being sent already");
-    least_version_ = version;
-    version_ = max_protocol_version;
-    say_hello(identity);
-    return {};
-}
-
 Status Sender::begin(const kv::Header& header) {
-    if (stage_ != Stage::idle && stage_ != Stage::greeted) return fail(Errc::internal, "a state is being sent already");
+    if (stage_ != Stage::idle) return fail(Errc::internal, "a state is being sent already");
     if (header.identity.n_layers > 0xFFFF)
         return fail(Errc::bad_input, "{} layers, the wire format has room for 65535", header.identity.n_layers);
-    const std::uint16_t needed = protocol_version_of(header);
-    if (stage_ == Stage::greeted && needed > version_)
-        return fail(Errc::peer, "{} speaks hkv-mpi {}, this state needs {}", link_->options().peer, version_, needed);
-    if (stage_ == Stage::idle) least_version_ = version_ = needed;
-    offer_ = encode(Offer{header.payload_bytes(), header}, version_);
+    offer_ = encode(Offer{header.payload_bytes(), header});
     if (offer_.size() > max_offer_bytes)
         return fail(Errc::bad_input, "tokens and logits of all sequences are {} bytes, the wire format has room for {}",
                     offer_.size(), max_offer_bytes);
     total_layers_ = total_layers(header);
-    if (stage_ == Stage::greeted) {
-        post_offer();
-    } else {
-        say_hello(header.identity);
-    }
+    Hello hello;
+    hello.role = WireRole::sender;
+    version_ = protocol_version_of(header);
+    hello.min_version = hello.max_version = version_;
+    hello.compat_hash = kv::compat_hash(header.identity);
+    hello.program = "hetero";
+    link_->post(FrameKind::hello, encode(hello));
+    stage_ = Stage::greeting;
     return {};
-}
-
-void Sender::post_offer() {
-    link_->post(FrameKind::offer, std::move(offer_));
-    stage_ = Stage::offered;
-}
-
-void Sender::send_probe_chunk(std::uint32_t i, std::uint32_t crc, Payload payload) {
-    FrameHeader header = probe_chunk(i);
-    header.payload_crc = crc;
-    link_->post_chunk(header, std::move(payload));
 }
 
 bool Sender::step(TimePoint now) {
     bool moved = link_->step(now);
+    charge();
+    const bool was_open = bucket_.open();
+    bucket_.refill(now);
+    moved |= !was_open && bucket_.open();  // whoever waits for may_send() has to look again
     while (auto frame = link_->next()) {
         handle(*frame);
         moved = true;
@@ -79,7 +50,7 @@ void Sender::handle(const Frame& frame) {
 
 Status Sender::handle_checked(const Frame& frame) {
     const FrameKind kind = frame.header.kind;
-    if (kind == FrameKind::reject && stage_ >= Stage::greeting && stage_ <= Stage::offered) {
+    if (kind == FrameKind::reject && (stage_ == Stage::greeting || stage_ == Stage::offered)) {
         HETERO_TRY(const Error reason, decode_reason(frame.payload));
         link_->end_with({reason.code, fmt::format("{} rejected the state: {}", link_->options().peer, reason.message)});
         return {};
@@ -87,17 +58,11 @@ Status Sender::handle_checked(const Frame& frame) {
     if (kind == FrameKind::hello_ack && stage_ == Stage::greeting) {
         HETERO_TRY(const Hello hello, decode_hello(frame.payload));
         if (hello.role != WireRole::receiver) return fail(Errc::peer, "HELLO_ACK of a sender");
-        if (hello.min_version > version_ || hello.max_version < least_version_)
+        if (hello.min_version > version_ || hello.max_version < version_)
             return fail(Errc::peer, "it speaks hkv-mpi {} to {}, this state needs {}", hello.min_version,
-                        hello.max_version, least_version_);
-        version_ = std::min(version_, hello.max_version);
-        stage_ = Stage::greeted;
-        if (!offer_.empty()) post_offer();
-        return {};
-    }
-    if (kind == FrameKind::probe && stage_ == Stage::greeted) {
-        HETERO_CHECK(decode_probe(frame.payload));
-        ++probe_answers_;
+                        hello.max_version, version_);
+        link_->post(FrameKind::offer, std::move(offer_));
+        stage_ = Stage::offered;
         return {};
     }
     const bool accept = kind == FrameKind::accept && stage_ == Stage::offered;
@@ -119,7 +84,7 @@ Status Sender::handle_checked(const Frame& frame) {
 }
 
 bool Sender::may_send(std::uint64_t layer_index) const noexcept {
-    if (stage_ != Stage::streaming || layer_index >= credit_layers_) return false;
+    if (stage_ != Stage::streaming || layer_index >= credit_layers_ || !bucket_.open()) return false;
     return link_->unacknowledged_frames() == 0 ||
            (link_->unacknowledged_bytes() < send_window_bytes && link_->unacknowledged_frames() < send_window_frames);
 }
@@ -128,6 +93,14 @@ void Sender::send(const ChunkPlace& place, std::uint32_t crc, Payload payload) {
     FrameHeader header = place.frame();
     header.payload_crc = crc;
     link_->post_chunk(header, std::move(payload));
+    charge();
+}
+
+// For all that the link has sent since.
+void Sender::charge() noexcept {
+    const std::uint64_t sent = link_->counters().bytes_sent;
+    bucket_.take(sent - charged_bytes_);
+    charged_bytes_ = sent;
 }
 
 void Sender::commit(const Digest& root) {

@@ -5,6 +5,7 @@
 
 #include "transport/chunk_plan.h"
 #include "transport/link.h"
+#include "transport/token_bucket.h"
 
 namespace hetero::transport {
 
@@ -13,20 +14,10 @@ inline constexpr std::size_t send_window_frames = 256;
 
 class Sender {
 public:
-    explicit Sender(Link& link) : link_(&link) {}
+    // At most so many bytes a second on the link, of whatever kind; 0: no limit.
+    explicit Sender(Link& link, std::uint64_t max_bytes_per_s = 0) : link_(&link), bucket_(max_bytes_per_s) {}
 
-    // Says HELLO, so that the link can be measured before a state is offered, which needs at least `version`.
-    Status greet(const kv::Identity& identity, std::uint16_t version);
-    // The peer has answered, and speaks of measuring.
-    [[nodiscard]] bool greeted() const noexcept { return stage_ >= Stage::greeted; }
-    [[nodiscard]] bool may_probe() const noexcept {
-        return stage_ == Stage::greeted && version_ >= probe_protocol_version;
-    }
-    void probe(const Probe& probe) { link_->post(FrameKind::probe, encode(probe)); }
-    void send_probe_chunk(std::uint32_t i, std::uint32_t crc, Payload payload);
-    [[nodiscard]] std::uint64_t probe_answers() const noexcept { return probe_answers_; }
-
-    // Offers a state: the header is checked and has tokens_per_chunk. Says HELLO if that has not been said.
+    // Offers a state: the header is checked and has tokens_per_chunk.
     Status begin(const kv::Header& header);
     bool step(TimePoint now);
 
@@ -44,18 +35,17 @@ public:
     [[nodiscard]] Link& link() noexcept { return *link_; }
 
 private:
-    enum class Stage { idle, greeting, greeted, offered, streaming, committing, committed };
+    enum class Stage { idle, greeting, offered, streaming, committing, committed };
     void handle(const Frame& frame);
+    void charge() noexcept;
     Status handle_checked(const Frame& frame);
-    void say_hello(const kv::Identity& identity);
-    void post_offer();
 
     Link* link_;
+    TokenBucket bucket_;
+    std::uint64_t charged_bytes_ = 0;
     Stage stage_ = Stage::idle;
-    std::uint16_t version_ = min_protocol_version;        // of the conversation
-    std::uint16_t least_version_ = min_protocol_version;  // that the state needs
-    std::vector<std::byte> offer_;                        // for when the peer has answered
-    std::uint64_t probe_answers_ = 0;
+    std::uint16_t version_ = min_protocol_version;  // of the conversation
+    std::vector<std::byte> offer_;
     std::uint64_t credit_layers_ = 0, total_layers_ = 0;
     Digest root_{};
     bool abandoned_ = false;

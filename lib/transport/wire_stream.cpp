@@ -1,16 +1,12 @@
 #include "transport/wire_stream.h"
 
-#include <algorithm>
-#include <chrono>
 #include <mutex>
 #include <new>
 
-#include "base/clock.h"
-#include "base/statistics.h"
-#include "transport/messages.h"
-
 namespace hetero::transport {
 namespace {
+
+constexpr std::size_t max_spare = 4;  // layers that were given back
 
 // Buffers of chunks on their way; they come back when the last frame that uses them is gone.
 class BufferPool : public std::enable_shared_from_this<BufferPool> {
@@ -41,7 +37,8 @@ private:
 
 class WireSink final : public kv::Sink {
 public:
-    WireSink(Gate& gate, Sender& sender) : gate_(&gate), sender_(&sender), name_(sender.link().options().peer) {}
+    WireSink(Gate& gate, Sender& sender, bool checksums)
+        : gate_(&gate), sender_(&sender), name_(sender.link().options().peer), checksums_(checksums) {}
     ~WireSink() override {
         if (committed_) return;
         const auto lock = gate_->enter();
@@ -56,20 +53,8 @@ public:
         }
     }
 
-    Status write_layer(const kv::Layer& layer) override {
-        if (!walk_ || walk_->done()) return fail(Errc::internal, "{}: a layer too many", name_);
-        const std::uint64_t index = walk_->place().layer_index;
-        const std::uint32_t sequence = walk_->place().sequence, number = walk_->place().layer;
-        if (const Status checked = kv::check_layer(header_, sequence, number, layer); !checked)
-            return fail_with(checked.error(), name_);
-        try {
-            for (; !walk_->done() && walk_->place().layer_index == index; walk_->advance())
-                HETERO_CHECK(send(walk_->place(), layer, tables_[sequence][number]));
-        } catch (const std::bad_alloc&) {
-            return fail(Errc::resource, "{}: no memory to send layer {}", name_, number);
-        }
-        return {};
-    }
+    Status write_layer(const kv::Layer& layer) override { return send_layer(layer, nullptr); }
+    Status write_shared(std::shared_ptr<const kv::Layer> layer) override { return send_layer(*layer, layer); }
 
     Status commit() override {
         if (!walk_ || !walk_->done()) return fail(Errc::internal, "{}: committed before the last layer", name_);
@@ -112,21 +97,40 @@ private:
         return {};
     }
 
-    Status send(const ChunkPlace& place, const kv::Layer& layer, kv::LayerChecksums& checksums) {
-        const std::span<const std::byte> bytes =
-            std::span(array_of(layer.part(place.part), place.array).bytes).subspan(place.offset, place.length);
-        // Copied, so that the caller may reuse its layer while frames are on their way or have to be sent again. The
-        // buffers stay in cache; copy and checksum overlap with the transfer of earlier chunks.
-        auto buffer = pool_->take(bytes.size());
-        std::copy(bytes.begin(), bytes.end(), buffer->begin());
-        const std::span<const std::byte> copy = std::span(*buffer).first(bytes.size());
-        const std::uint32_t crc = crc32c(copy);
+    Status send_layer(const kv::Layer& layer, const std::shared_ptr<const kv::Layer>& owner) {
+        if (!walk_ || walk_->done()) return fail(Errc::internal, "{}: a layer too many", name_);
+        const std::uint64_t index = walk_->place().layer_index;
+        const std::uint32_t sequence = walk_->place().sequence, number = walk_->place().layer;
+        if (const Status checked = kv::check_layer(header_, sequence, number, layer); !checked)
+            return fail_with(checked.error(), name_);
+        try {
+            for (; !walk_->done() && walk_->place().layer_index == index; walk_->advance())
+                HETERO_CHECK(send(walk_->place(), layer, owner, tables_[sequence][number]));
+        } catch (const std::bad_alloc&) {
+            return fail(Errc::resource, "{}: no memory to send layer {}", name_, number);
+        }
+        return {};
+    }
+
+    Status send(const ChunkPlace& place, const kv::Layer& layer, const std::shared_ptr<const kv::Layer>& owner,
+                kv::LayerChecksums& checksums) {
+        Payload payload{
+            owner, std::span(array_of(layer.part(place.part), place.array).bytes).subspan(place.offset, place.length)};
+        if (!owner) {
+            // Copied, so that the caller may reuse its layer while frames are on their way or have to be sent again.
+            // The buffers stay in cache; copy and checksum overlap with the transfer of earlier chunks.
+            auto buffer = pool_->take(place.length);
+            std::copy(payload.bytes.begin(), payload.bytes.end(), buffer->begin());
+            payload.bytes = std::span<const std::byte>(*buffer).first(place.length);
+            payload.owner = std::move(buffer);
+        }
+        const std::uint32_t crc = checksums_ ? crc32c(payload.bytes) : 0;
         array_of(place.part == kv::PartId::k ? checksums.k : checksums.v, place.array).push_back(crc);
 
         auto lock = gate_->enter();
         gate_->wait(lock, [&] { return sender_->may_send(place.layer_index) || sender_->error(); });
         HETERO_CHECK(failure());
-        sender_->send(place, crc, {std::move(buffer), copy});
+        sender_->send(place, crc, std::move(payload));
         gate_->nudge();
         return failure();
     }
@@ -134,6 +138,7 @@ private:
     Gate* gate_;
     Sender* sender_;
     std::string name_;
+    bool checksums_;
     kv::Header header_;
     std::optional<ChunkWalk> walk_;
     std::vector<std::vector<kv::LayerChecksums>> tables_;  // [sequence][layer]
@@ -163,6 +168,17 @@ public:
         return std::move(received.layer);
     }
 
+    Status read_into(kv::Layer& layer) override {
+        try {
+            if (spare_.size() < max_spare && !layer.k.values.empty())
+                spare_.push_back(std::make_shared<kv::Layer>(std::move(layer)));
+        } catch (const std::bad_alloc&) {
+            // Then the memory is made anew.
+        }
+        HETERO_TRY(layer, read_layer());
+        return {};
+    }
+
     Status finish() override {
         if (read_ != total_layers(header_)) return fail(Errc::internal, "{}: finished before the last layer", name_);
         const Digest own = kv::root_digest(header_, tables_);
@@ -186,12 +202,23 @@ private:
         return {};
     }
 
+    // A spare one if it has the shape: what it holds is overwritten before anybody sees it.
+    Result<std::shared_ptr<kv::Layer>> layer_for(std::uint64_t sequence, std::uint64_t layer) {
+        for (auto spare = spare_.begin(); spare != spare_.end(); ++spare) {
+            if (!kv::check_layer(header_, sequence, layer, **spare)) continue;
+            auto found = std::move(*spare);
+            spare_.erase(spare);
+            return found;
+        }
+        return allocate_layer(header_, sequence, layer);
+    }
+
     // Buffers are made outside the lock: fresh pages take as long as a transfer.
     Status grant(Gate::Lock& lock) {
         while (receiver_->wants_buffer()) {
             const std::uint64_t next = receiver_->next_buffer();
             lock.unlock();
-            auto buffer = allocate_layer(header_, next / header_.identity.n_layers, next % header_.identity.n_layers);
+            auto buffer = layer_for(next / header_.identity.n_layers, next % header_.identity.n_layers);
             lock.lock();
             if (!buffer) {
                 receiver_->link().give_up(buffer.error());
@@ -209,88 +236,15 @@ private:
     std::string name_;
     kv::Header header_;
     std::vector<std::vector<kv::LayerChecksums>> tables_;  // [sequence][layer]
+    std::vector<std::shared_ptr<kv::Layer>> spare_;        // given back
     std::uint64_t read_ = 0;
-};
-
-// Times what goes to a peer and back. The gate's lock is held but while it waits.
-class LinkMeter {
-public:
-    LinkMeter(Gate& gate, Sender& sender) : gate_(gate), sender_(sender) {}
-
-    Result<std::optional<LinkFigures>> run(const kv::Header& header) {
-        auto lock = gate_.enter();
-        HETERO_CHECK(failure());
-        HETERO_CHECK(sender_.greet(header.identity, protocol_version_of(header)));
-        gate_.nudge();
-        gate_.wait(lock, [&] { return sender_.greeted() || sender_.error(); });
-        HETERO_CHECK(failure());
-        if (!sender_.may_probe()) return std::nullopt;
-        LinkFigures figures;
-        std::vector<double> round_trips;
-        for (int i = 0; i < 16; ++i) {
-            HETERO_TRY(round_trips.emplace_back(), timed(lock, [&] { sender_.probe({}); }));
-        }
-        figures.latency_us_p50 = percentile(round_trips, 50) * 1e6;
-        figures.latency_us_p99 = percentile(round_trips, 99) * 1e6;
-        HETERO_CHECK(send(lock, {4, 256U << 10}, figures));
-        // What is over before a link is at its speed says little.
-        if (figures.seconds < 0.02) HETERO_CHECK(send(lock, {12, 1U << 20}, figures));
-        return figures;
-    }
-
-private:
-    // Seconds from `start` to the answer.
-    template <class Start>
-    Result<double> timed(Gate::Lock& lock, Start start) {
-        const std::uint64_t answers = sender_.probe_answers();
-        const auto began = std::chrono::steady_clock::now();
-        start();
-        gate_.nudge();
-        gate_.wait(lock, [&] { return sender_.probe_answers() > answers || sender_.error(); });
-        HETERO_CHECK(failure());
-        return seconds_since(began);
-    }
-
-    Status send(Gate::Lock& lock, const Probe& probe, LinkFigures& figures) {
-        HETERO_CHECK(timed(lock, [&] { sender_.probe(probe); }));
-        const std::vector<std::byte> data(probe.bytes, std::byte{0x5A});
-        HETERO_TRY(const double seconds, timed(lock, [&] {
-                       for (std::uint32_t i = 0; i < probe.chunks; ++i) {
-                           lock.unlock();
-                           Payload payload = own_payload(data);
-                           const std::uint32_t crc = crc32c(payload.bytes);
-                           lock.lock();
-                           sender_.send_probe_chunk(i, crc, std::move(payload));
-                           gate_.nudge();
-                       }
-                   }));
-        // The answer's own way back is no part of the rate.
-        figures.bytes = std::uint64_t{probe.chunks} * probe.bytes;
-        figures.seconds = std::max(seconds - figures.latency_us_p50 * 1e-6 / 2, seconds / 2);
-        figures.bytes_per_s = static_cast<double>(figures.bytes) / figures.seconds;
-        return {};
-    }
-
-    Status failure() const {
-        if (sender_.error()) return tl::unexpected<Error>(*sender_.error());
-        return {};
-    }
-
-    Gate& gate_;
-    Sender& sender_;
 };
 
 }  // namespace
 
-Result<std::optional<LinkFigures>> measure_link(Gate& gate, Sender& sender, const kv::Header& header) {
-    try {
-        return LinkMeter(gate, sender).run(header);
-    } catch (const std::bad_alloc&) {
-        return fail(Errc::resource, "{}: no memory to measure the link", sender.link().options().peer);
-    }
+std::unique_ptr<kv::Sink> wire_sink(Gate& gate, Sender& sender, bool checksums) {
+    return std::make_unique<WireSink>(gate, sender, checksums);
 }
-
-std::unique_ptr<kv::Sink> wire_sink(Gate& gate, Sender& sender) { return std::make_unique<WireSink>(gate, sender); }
 
 Result<std::unique_ptr<kv::Source>> wire_source(Gate& gate, Receiver& receiver, ReceiverOptions options) {
     auto lock = gate.enter();

@@ -5,7 +5,6 @@
 #include <string>
 
 #include "kv/stream.h"
-#include "transport/endpoint.h"
 #include "transport/gate.h"
 #include "transport/receiver.h"
 #include "transport/sender.h"
@@ -13,13 +12,9 @@
 namespace hetero::transport {
 
 // Another thread must call step() under `gate`, and changed() after it. Gate and machine outlive the stream.
-std::unique_ptr<kv::Sink> wire_sink(Gate& gate, Sender& sender);
+// Without checksums (a receiver that verifies refuses the state): for measurements of what they cost.
+std::unique_ptr<kv::Sink> wire_sink(Gate& gate, Sender& sender, bool checksums = true);
 // Waits for the peer's offer.
 Result<std::unique_ptr<kv::Source>> wire_source(Gate& gate, Receiver& receiver, ReceiverOptions options);
-
-// Measures the link before a state of `identity`, which needs `version`, is offered over it: round trips, and the rate
-// of chunks as a state's are sent, copied, checked and all. Nothing: the peer does not speak of it. Waits until the
-// peer reads.
-Result<std::optional<LinkFigures>> measure_link(Gate& gate, Sender& sender, const kv::Header& header);
 
 }  // namespace hetero::transport

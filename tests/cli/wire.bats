@@ -113,7 +113,13 @@ job() {
     '"f16"') kv-verify plain.h5 auto.h5 --epsilon 0 -q >/dev/null ;;
     *) kv-verify quantized.h5 auto.h5 --epsilon 0 -q >/dev/null ;;
   esac
-  for key in latency_us_p50 latency_us_p99 measured_bytes encode_ms decode_ms total_ms; do grep -q "\"$key\": [0-9]" auto.json; done
+  for key in latency_us encode_ms decode_ms total_ms; do grep -q "\"$key\": [0-9]" auto.json; done
+  # Over a slow link the smaller form wins.
+  job -n 1 kv-send plain.h5 --wire-dtype auto --plan plan.toml --max-rate 1M -o mpi:1 --report slow.json -q : \
+    -n 1 kv-send mpi:0 -o slow.h5 -q
+  [ "$(json_value choice <slow.json)" = '"plan.toml"' ]
+  awk -v link="$(json_value link_gb_per_s <slow.json)" 'BEGIN { exit !(link <= 0.001) }'
+  kv-verify quantized.h5 slow.h5 --epsilon 0 -q >/dev/null
   # A state of codes goes as it is.
   job -n 1 kv-send quantized.h5 --wire-dtype auto --plan plan.toml -o mpi:1 --report codes.json -q : -n 1 kv-send mpi:0 -o codes.h5 -q
   grep -q 'it is quantized already' codes.json

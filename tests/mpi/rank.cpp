@@ -14,6 +14,7 @@
 #include <string>
 #include <thread>
 
+#include "base/log.h"
 #include "kv/file.h"
 #include "synthetic_state.h"
 #include "transport/endpoint.h"
@@ -34,7 +35,14 @@ struct Options {
     double linger_s = 0;        // computes so long after it
     bool die_at_end = false;    // SIGKILL after that
     bool compare = false;       // the input must be what `seed` and `mib` make
+    std::string fault;          // a drill
+    std::uint64_t max_rate = 0;
+    bool measure = false;  // the link, before the state is sent
 };
+
+void print_log(log::Level, std::string_view message) {
+    std::fprintf(stderr, "%.*s\n", static_cast<int>(message.size()), message.data());
+}
 
 Options parse(int argc, char** argv) {
     Options o;
@@ -57,6 +65,10 @@ Options parse(int argc, char** argv) {
         if (name == "--linger") o.linger_s = std::stod(value());
         if (name == "--die-at-end") o.die_at_end = true;
         if (name == "--compare") o.compare = true;
+        if (name == "--fault") o.fault = value();
+        if (name == "--max-rate") o.max_rate = std::stoull(value());
+        if (name == "--measure") o.measure = true;
+        if (name == "--debug") log::set_sink(print_log, log::Level::debug);
     }
     return o;
 }
@@ -78,7 +90,7 @@ Result<kv::State> state_of(const Options& o) {
     int provided = 0, size = 0;
     MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
-    std::int32_t roles[19] = {0x52564B48, 1, 0, 0, 1};
+    std::int32_t roles[19] = {0x52564B48, 2, 0, 0, 1};
     std::fill(roles + 5, roles + 19, -1);
     roles[12] = peer;  // the first of the outputs
     std::vector<std::int32_t> all(static_cast<std::size_t>(size) * 19);
@@ -117,6 +129,10 @@ Status compare(const Options& o, const kv::State& got) {
 Status run(const Options& o) {
     transport::TransportOptions options;
     options.timeout_s = o.timeout_s;
+    if (!o.fault.empty()) {
+        HETERO_TRY(options.faults, transport::parse_faults(o.fault));
+    }
+    options.max_bytes_per_s = o.max_rate;
     std::vector<transport::Endpoint> inputs, outputs;
     if (!o.in.empty()) {
         HETERO_TRY(const auto endpoint, transport::parse_endpoint(o.in));
@@ -145,6 +161,13 @@ Status run(const Options& o) {
         HETERO_TRY(source, transport::open_source(inputs[0], options));
     }
     std::unique_ptr<kv::Sink> sink;
+    if (o.measure) {
+        HETERO_TRY(const auto rate, transport::measure_link(outputs.at(0)));
+        if (rate)
+            std::printf("measured %s\n", rate->latency_s > 0 && rate->bytes_per_s > 1e6 ? "a link" : "nonsense");
+        else
+            std::printf("no link\n");
+    }
     if (!outputs.empty()) {
         HETERO_TRY(sink, transport::open_sink(outputs[0], options));
         HETERO_CHECK(sink->begin(source->header()));

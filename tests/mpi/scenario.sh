@@ -126,6 +126,40 @@ case $scenario in
     status=$?; took=$((SECONDS - begin))
     fails "was not started by mpirun"
     [ "$status" -eq 2 ] || no "a usage error is status 2" ;;
+  fault_flip)  # chunks that arrive damaged are sent again: the same bits
+    job -n 1 "$rank" --out mpi:1 --mib 64 --debug --fault flip=0.1,seed=3 : -n 1 "$rank" --in mpi:0 --mib 64 --compare
+    succeeds; grep -qx identical "$work/out" || no "not identical"
+    grep -qE "[1-9][0-9]* of them again" "$work/err" || no "nothing was sent again" ;;
+  fault_mixed)
+    mixed=drop=0.05,dup=0.1,reorder=0.1,flip=0.03,delay=20
+    for seed in 1 2 3; do
+      job -n 1 "$rank" --out mpi:1 --mib 64 --debug --fault $mixed,seed=$seed : \
+          -n 1 "$rank" --in mpi:0 --mib 64 --compare --debug --fault $mixed,seed=$seed
+      succeeds; grep -qx identical "$work/out" || no "not identical"
+      grep -qE "[1-9][0-9]* of them again" "$work/err" || no "nothing was sent again"
+      grep -qE "[1-9][0-9]* twice" "$work/err" || no "nothing came twice"
+    done ;;
+  fault_die)
+    job --enable-recovery -n 1 "$rank" --out mpi:1 --timeout 4 --fault die=20 : \
+        -n 1 sh -c '"$@"; echo $? >"$0"' "$work/status" "$rank" --in mpi:0 --out "$target" --timeout 4
+    [ "$status" -ne 124 ] && [ "$status" -ne 137 ] || no "the receiver waited for ever"
+    [ "$(cat "$work/status")" = 5 ] || no "the receiver's status is $(cat "$work/status"), not 5"
+    grep -qF "rank 0: no sign of life" "$work/err" || no "the receiver does not say why"
+    [ -z "$(ls -A "$work/files")" ] || no "left behind: $(ls -A "$work/files")" ;;
+  fault_stall)
+    job -n 1 "$rank" --out mpi:1 --timeout 4 --fault stall=20 : -n 1 "$rank" --in mpi:0 --out "$target" --timeout 4
+    fails "stalled"
+    [ "$status" -eq 5 ] || no "the status should be 5" ;;
+  max_rate)  # 33.6 MB at 20 MB/s: never faster, on whatever machine
+    begin=$(date +%s%N)
+    job -n 1 "$rank" --out mpi:1 --mib 32 --max-rate 20000000 : -n 1 "$rank" --in mpi:0 --mib 32 --compare
+    ms=$((($(date +%s%N) - begin) / 1000000))
+    succeeds; grep -qx identical "$work/out" || no "not identical"
+    [ $ms -ge 1600 ] || no "it took $ms ms" ;;
+  measure_link)  # while the other side computes
+    job -n 1 "$rank" --out mpi:1 --measure : -n 1 "$rank" --in mpi:0 --compute 2 --compare
+    succeeds; grep -qx "measured a link" "$work/out" || no "no rate"
+    grep -qx identical "$work/out" || no "not identical" ;;
   *) echo "no scenario $scenario"; exit 1 ;;
 esac
 [ "$took" -le $limit_s ] || no "took too long"

@@ -30,11 +30,16 @@ public:
     [[nodiscard]] const kv::Header& header() const noexcept override { return inner_.header(); }
     [[nodiscard]] const std::string& name() const noexcept override { return inner_.name(); }
     Result<kv::Layer> read_layer() override {
-        if (!began_) began_ = Clock::now();
-        if (!first_) return inner_.read_layer();
-        kv::Layer layer = std::move(*first_);
-        first_.reset();
+        kv::Layer layer;
+        HETERO_CHECK(read_into(layer));
         return layer;
+    }
+    Status read_into(kv::Layer& layer) override {
+        if (!began_) began_ = Clock::now();
+        if (!first_) return inner_.read_into(layer);
+        layer = std::move(*first_);
+        first_.reset();
+        return {};
     }
     Status finish() override { return inner_.finish(); }
 
@@ -92,9 +97,9 @@ private:
             reason_ = delivery_.plans.empty() ? "no plan is given to choose from" : "no plan is certified for it";
             return 0;
         }
-        HETERO_TRY(const auto link, transport::measure_link(endpoint_, header));
+        HETERO_TRY(const auto link, transport::measure_link(endpoint_));
         if (!link) {
-            reason_ = fmt::format("{} cannot measure the link", transport::to_string(endpoint_));
+            reason_ = fmt::format("{} is no link", transport::to_string(endpoint_));
             return 0;
         }
         report_link(*link);
@@ -135,15 +140,11 @@ private:
         return best;
     }
 
-    void report_link(const transport::LinkFigures& link) {
+    void report_link(const transport::LinkRate& link) {
         wire_["link_gb_per_s"] = number(link.bytes_per_s / giga);
-        wire_["measured_bytes"] = link.bytes;
-        wire_["measured_ms"] = number(link.seconds * 1e3);
-        wire_["latency_us_p50"] = number(link.latency_us_p50);
-        wire_["latency_us_p99"] = number(link.latency_us_p99);
-        say(fmt::format("the link to {}: {:.3f} GB/s ({} bytes in {:.2f} ms), round trip p50 {:.1f} us, p99 {:.1f} us",
-                        transport::to_string(endpoint_), link.bytes_per_s / giga, link.bytes, link.seconds * 1e3,
-                        link.latency_us_p50, link.latency_us_p99));
+        wire_["latency_us"] = number(link.latency_s * 1e6);
+        say(fmt::format("the link to {}: {:.3f} GB/s, latency {:.1f} us", transport::to_string(endpoint_),
+                        link.bytes_per_s / giga, link.latency_s * 1e6));
     }
 
     void report_form(std::size_t i, std::uint64_t layers, double bytes_per_s) {

@@ -26,6 +26,8 @@ transport::TransportOptions TransferOptions::transport(const Tool& tool) const {
     result.overwrite = tool.overwrite();
     result.group_size = static_cast<int>(tp);
     result.tool = tool.name();
+    result.faults = faults;
+    result.max_bytes_per_s = max_bytes_per_s;
     return result;
 }
 
@@ -34,6 +36,17 @@ void add_transfer_options(OptionTable& table, TransferOptions& options) {
         true;
     table.size("--max-memory", "SIZE", &options.max_memory_bytes, "spool a larger state from or to a pipe on disk")
         .setting = true;
+    table
+        .size("--max-rate", "SIZE", &options.max_bytes_per_s,
+              "send no more than so many bytes a second to mpi:RANK; 0: no limit")
+        .setting = true;
+    const auto set_faults = [&options](std::string_view text) -> Status {
+        HETERO_TRY(options.faults, transport::parse_faults(text));
+        return {};
+    };
+    table.custom(
+        "--fault", "FAULTS", set_faults, [] { return std::string(); },
+        "a drill: damage what is sent to mpi:RANK, as in drop=0.01,flip=0.001,seed=7");
 }
 
 void add_tp_options(OptionTable& table, TransferOptions& options) {
@@ -60,10 +73,14 @@ Result<Endpoints> prepare_endpoints(Tool& tool, const std::vector<std::string>& 
         }
     }
     const auto is_mpi = [](const transport::Endpoint& one) { return one.kind == transport::EndpointKind::mpi; };
-    if (options.dry_run && (std::any_of(result.inputs.begin(), result.inputs.end(), is_mpi) ||
-                            std::any_of(result.outputs.begin(), result.outputs.end(), is_mpi))) {
+    const bool any_mpi = std::any_of(result.inputs.begin(), result.inputs.end(), is_mpi) ||
+                         std::any_of(result.outputs.begin(), result.outputs.end(), is_mpi);
+    if (options.dry_run && any_mpi) {
         return fail(Errc::usage, "--dry-run moves nothing: it cannot be used with an mpi: endpoint");
     }
+    for (const char* name : {"fault", "max-rate"})
+        if (tool.options().on_command_line(name) && !any_mpi)
+            return fail(Errc::usage, "--{} is for mpi: endpoints, and there is none", name);
     const auto is_pipe = [](const transport::Endpoint& one) { return one.kind == transport::EndpointKind::pipe; };
     if (std::count_if(result.inputs.begin(), result.inputs.end(), is_pipe) > 1) {
         return fail(Errc::usage, "stdin can carry one state only");
@@ -115,9 +132,12 @@ Result<double> copy_state(kv::Source& source, kv::Sink& sink) {
         const std::size_t layers = source.header().sequences.size() * source.header().identity.n_layers;
         HETERO_CHECK(sink.begin(source.header()));
         const Clock::time_point start = Clock::now();
+        kv::Layer layer;
         for (std::size_t i = 0; i < layers; ++i) {
-            HETERO_TRY(const kv::Layer layer, source.read_layer());
-            HETERO_CHECK(sink.write_layer(layer));
+            HETERO_CHECK(source.read_into(layer));
+            const auto shared = std::make_shared<kv::Layer>(std::move(layer));
+            HETERO_CHECK(sink.write_shared(shared));
+            layer = shared.use_count() == 1 ? std::move(*shared) : kv::Layer();  // its memory is used again
         }
         HETERO_CHECK(source.finish());
         HETERO_CHECK(sink.commit());

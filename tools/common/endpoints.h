@@ -15,10 +15,12 @@ struct TransferOptions {
     std::uint64_t max_memory_bytes = 1ULL << 30;
     std::uint64_t tp = 1;  // ranks that compute the model together
     bool shards = false;   // each of them writes a file of its own
+    transport::Faults faults;
+    std::uint64_t max_bytes_per_s = 0;  // to each mpi: output; 0: no limit
 
     [[nodiscard]] transport::TransportOptions transport(const Tool& tool) const;
 };
-// --timeout and --max-memory.
+// --timeout, --max-memory, --max-rate and --fault.
 void add_transfer_options(OptionTable& table, TransferOptions& options);
 // --tp and --shards
 void add_tp_options(OptionTable& table, TransferOptions& options);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <random>
 
 #include "base/redact.h"
 #include "common/sources.h"
@@ -61,6 +62,12 @@ std::string own_path(const transport::Endpoint& whole) {
 
 std::string_view text_of(const std::vector<std::byte>& bytes) {
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// Names a run: 16 hex digits.
+std::string random_id() {
+    std::random_device device;
+    return fmt::format("{:08x}{:08x}", device(), device());
 }
 
 // A shard becomes visible with those of the other ranks.
@@ -139,6 +146,8 @@ Result<std::unique_ptr<kv::Sink>> GroupWriter::open(const transport::Endpoint& e
         return transport::open_sink(endpoint, options);
     }
     header.shard = session.shard();
+    HETERO_TRY(const std::string run, read_once([] { return Result<std::string>(random_id()); }));
+    if (!header.provenance.empty()) header.provenance.back().what += " shards=" + run;  // of one run, see merge_shards
     if (!group.is_root()) {
         for (kv::Sequence& sequence : header.sequences) sequence.logits.clear();  // the first rank has them
     }

@@ -26,7 +26,8 @@ Status check_resumable(const kv::Header& header, std::size_t sequence, std::size
     const kv::Sequence& held = header.sequences[sequence];
     if (n_wanted >= held.tokens.size()) return {};
     for (std::uint32_t layer = 0; layer < header.identity.n_layers; ++layer) {
-        if (header.first_token(sequence, layer) == 0) continue;
+        // The last token of those wanted is computed again.
+        if (header.layer_shape(layer).can_go_back(header.first_token(sequence, layer), n_wanted - 1)) continue;
         return fail(Errc::bad_input,
                     "sequence {}: it cannot be cut to {} of its {} tokens: layer {}, {}, stores no token before {}; "
                     "prefill the shorter prompt",

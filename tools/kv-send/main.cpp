@@ -1,4 +1,5 @@
 // kv-send: moves a KV state between endpoints, bit for bit or quantized on its way.
+#include "bench.h"
 #include "common/delivery.h"
 #include "common/endpoints.h"
 #include "common/models.h"
@@ -11,7 +12,7 @@ using namespace hetero::tool;
 namespace {
 
 struct SendOptions {
-    std::string input, output;
+    std::string input, output, bench_peer;
     std::vector<std::string> sequences;
     std::uint64_t threads = 0;
     TransferOptions transfer;
@@ -19,6 +20,12 @@ struct SendOptions {
 };
 
 Status send(Tool& tool, const SendOptions& options) {
+    if (!options.bench_peer.empty()) {
+        if (!options.input.empty() || !options.output.empty())
+            return fail(Errc::usage, "--bench measures a link and takes no state");
+        return bench(tool, options.bench_peer, options.transfer);
+    }
+    if (options.input.empty()) return fail(Errc::usage, "IN is missing; see --help");
     const bool dry_run = options.transfer.dry_run;
     if (options.output.empty() && !dry_run) return fail(Errc::usage, "no output: give an endpoint with -o");
     HETERO_TRY(const Delivery delivery, read_delivery(tool.options(), options.delivery, options.output));
@@ -53,7 +60,8 @@ Status send(Tool& tool, const SendOptions& options) {
     const Json raw = link.value("link_gb_per_s", Json());
     report["raw_gb_per_s"] = raw;
     report["ratio"] = raw.is_number() && !dry_run ? number(rate / raw.get<double>()) : Json(nullptr);
-    for (const char* name : {"latency_us_p50", "latency_us_p99"}) report[name] = link.value(name, Json());
+    report["latency_us_p50"] = link.value("latency_us", Json());
+    report["latency_us_p99"] = nullptr;
     if (dry_run) {
         tool.note("dry run: {} bytes", bytes);
         return {};
@@ -70,7 +78,7 @@ int main(int argc, char** argv) {
     SendOptions options;
     OptionTable& table = tool.options();
     table.heading("States");
-    table.positional("IN", &options.input, true, "the state: a file, - (stdin) or mpi:RANK");
+    table.positional("IN", &options.input, false, "the state: a file, - (stdin) or mpi:RANK");
     table.text("-o,--output", "OUT", &options.output, "where it goes: a file, - (stdout) or mpi:RANK").completion =
         Completion::file;
     add_sequence_option(table, options.sequences, "send");
@@ -79,5 +87,7 @@ int main(int argc, char** argv) {
     add_thread_option(table, &options.threads);
     add_dry_run_option(table, options.transfer, "read and check the state, move nothing");
     add_transfer_options(table, options.transfer);
+    table.text("--bench", "mpi:RANK", &options.bench_peer,
+               "measure the link to a rank that does the same, beside plain MPI");
     return tool.run(argc, argv, [&] { return send(tool, options); });
 }

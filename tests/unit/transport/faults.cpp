@@ -1,4 +1,6 @@
 // Channels that lose, damage, repeat and delay, and sides that die, stall and stop.
+#include <set>
+
 #include "transfer.h"
 
 using namespace hetero;
@@ -17,7 +19,6 @@ Outcome drill(const Faults& from_sender, const Faults& from_receiver, int seeds)
     Outcome outcome;
     for (int seed = 0; seed < seeds; ++seed) {
         Transfer transfer(state, static_cast<std::uint32_t>(seed), narrow());
-        transfer.probe_bursts = static_cast<std::uint32_t>(seed % 3);  // the link is measured before some
         transfer.pair().set_faults(0, from_sender);
         transfer.pair().set_faults(1, from_receiver);
         transfer.run();
@@ -97,7 +98,7 @@ TEST_CASE("delays of up to half a second are invisible") {
 
 TEST_CASE("damaged payloads are sent again") {
     Faults faults;
-    faults.flip_payload = 0.1;
+    faults.flip = 0.1;
     faults.truncate = 0.02;
     const Outcome outcome = drill(faults, {}, seeds);
     CHECK(outcome.succeeded > seeds / 2);
@@ -107,7 +108,7 @@ TEST_CASE("damaged payloads are sent again") {
 
 TEST_CASE("payloads that always arrive damaged end the transfer after three repeats") {
     Faults faults;
-    faults.flip_payload = 1;
+    faults.flip = 1;
     const kv::State state = make_state();
     Transfer transfer(state, 1);
     transfer.pair().set_faults(0, faults);
@@ -135,7 +136,7 @@ TEST_CASE("damaged headers") {
 
 TEST_CASE("all faults at once") {
     Faults faults;
-    faults.drop = faults.duplicate = faults.reorder = faults.flip_header = faults.flip_payload = faults.truncate = 0.03;
+    faults.drop = faults.duplicate = faults.reorder = faults.flip_header = faults.flip = faults.truncate = 0.03;
     faults.max_delay_s = 0.2;
     const Outcome outcome = drill(faults, faults, 3 * seeds);
     CHECK(outcome.succeeded > 0);
@@ -149,7 +150,7 @@ TEST_CASE("either side dies at any frame: the other ends within the time of sile
         for (std::int64_t at = 0; at < whole.pair().sent(side); ++at) {
             Transfer transfer(state, 1, narrow());
             Faults faults;
-            faults.dead_at = at;
+            faults.die_after = at;
             transfer.pair().set_faults(side, faults);
             transfer.run(60);
             CAPTURE(side);
@@ -177,7 +178,7 @@ TEST_CASE("a stall with heartbeats still coming is told apart from death") {
         for (std::int64_t at = 0; at < 12; ++at) {
             Transfer transfer(state, 1, narrow());
             Faults faults;
-            faults.stall_at = at;
+            faults.stall_after = at;
             transfer.pair().set_faults(side, faults);
             transfer.run(60);
             CHECK(transfer.elapsed_s() < 30);
@@ -210,4 +211,48 @@ TEST_CASE("noise ends the conversation at once") {
             if (running) CHECK((from == 0 ? transfer.receiver().error() : transfer.sender().error()));
         }
     }
+}
+
+TEST_CASE("faults as text") {
+    const auto all = parse_faults("drop=0.25,dup=0.5,reorder=1,flip=1e-3,delay=20,stall=100,die=200,seed=7");
+    REQUIRE_MESSAGE(all, all.error().message);
+    CHECK(all->drop == 0.25);
+    CHECK(all->duplicate == 0.5);
+    CHECK(all->reorder == 1);
+    CHECK(all->flip == 1e-3);
+    CHECK(all->max_delay_s == 0.02);
+    CHECK(all->stall_after == 100);
+    CHECK(all->die_after == 200);
+    CHECK(all->seed == 7);
+    CHECK(all->any());
+    const auto seed = parse_faults("seed=9");
+    REQUIRE(seed);
+    CHECK_FALSE(seed->any());
+    CHECK(parse_faults("die=0")->any());
+    for (const char* text : {"", "drop", "drop=", "drop=1.1", "drop=-0.1", "drop=nan", "drop=0.1,", "drop=0.1,drop=0.1",
+                             "loss=0.1", "stall=1.5", "die=-1", "seed=4294967296", "delay=5ms", "drop =0.1"}) {
+        const auto parsed = parse_faults(text);
+        REQUIRE_MESSAGE(!parsed, text);
+        CHECK(parsed.error().code == Errc::usage);
+    }
+}
+
+TEST_CASE("the same seed damages the same chunks, whatever else is sent in between") {
+    const kv::State state = make_state();
+    const auto damaged = [&](std::uint32_t seed, double pause_s) {
+        Transfer transfer(state, seed, narrow());
+        Faults faults;
+        faults.flip = 0.1;
+        transfer.pair().set_faults(0, faults);
+        transfer.receiver_pause_s = pause_s;  // other acknowledgements and more heartbeats
+        transfer.run(1000);
+        return std::pair(transfer.sender().link().counters().resent, transfer.receiver().link().counters().damaged);
+    };
+    std::set<std::uint64_t> counts;
+    for (std::uint32_t seed = 0; seed < 20; ++seed) {
+        const auto once = damaged(seed, 0);
+        CHECK(once == damaged(seed, 0.7));
+        counts.insert(once.first);
+    }
+    CHECK(counts.size() > 3);
 }

@@ -18,43 +18,6 @@ TEST_CASE("a clean channel: the state arrives, and only after COMMIT_ACK is it s
     }
 }
 
-TEST_CASE("a link that is measured carries the state after it, in any version") {
-    const auto shapes = synthetic_state(mixed_shape(), 4);
-    REQUIRE_MESSAGE(shapes, shapes.error().message);
-    for (const kv::State& state : {make_state(), *shapes}) {
-        Transfer transfer(state, 1, narrow());
-        transfer.probe_bursts = 2;
-        transfer.run();
-        CHECK(transfer.sender().probe_answers() == 6);
-        CHECK(transfer.sender().committed());
-        CHECK(transfer.identical());
-        CHECK(transfer.receiver().header().shard == state.header.shard);
-    }
-}
-
-TEST_CASE("a peer that does not speak of measuring gets the state all the same") {
-    const kv::State state = make_state();
-    Transfer transfer(state, 1);
-    transfer.probe_bursts = 1;
-    transfer.receiver_opens_at_s = 1000;
-    for (int i = 0; i < 3; ++i) transfer.tick();
-    Hello answer;
-    answer.role = WireRole::receiver;
-    answer.max_version = 2;
-    const auto payload = encode(answer);
-    FrameHeader header;
-    header.kind = FrameKind::hello_ack;
-    header.session = 0xABCDEF;
-    header.length = payload.size();
-    header.payload_crc = crc32c(payload);
-    transfer.pair().inject(1, encode_frame(header), payload);
-    transfer.tick();
-    CHECK_FALSE(transfer.sender().error());
-    CHECK_FALSE(transfer.sender().may_probe());
-    CHECK(transfer.sender().probe_answers() == 0);
-    CHECK(transfer.probe_bursts == 0);  // it has gone on to the offer
-}
-
 TEST_CASE("a shard with layers of every kind arrives as it was sent") {
     const auto state = synthetic_state(mixed_shape(), 4);
     REQUIRE_MESSAGE(state, state.error().message);

@@ -13,12 +13,13 @@ using namespace hetero::transport;
 
 class Transfer {
 public:
-    Transfer(const kv::State& state, std::uint32_t seed, ReceiverOptions options = {})
+    Transfer(const kv::State& state, std::uint32_t seed, ReceiverOptions options = {},
+             std::uint64_t max_bytes_per_s = 0)
         : state_(&state),
           pair_(seed),
           sender_link_(pair_.end(0), link_options(WireRole::sender), now_),
           receiver_link_(pair_.end(1), link_options(WireRole::receiver), now_),
-          sender_(sender_link_),
+          sender_(sender_link_, max_bytes_per_s),
           receiver_(receiver_link_),
           options_(std::move(options)) {}
 
@@ -54,7 +55,6 @@ public:
         return true;
     }
 
-    std::uint32_t probe_bursts = 0;  // before the state is offered
     double sender_starts_at_s = 0, receiver_opens_at_s = 0, receiver_pause_s = 0;
 
 private:
@@ -66,49 +66,14 @@ private:
         return options;
     }
 
-    void begin() {
-        walk_.emplace(state_->header);
-        tables_.assign(state_->layers.size(), std::vector<kv::LayerChecksums>(state_->header.identity.n_layers));
-        REQUIRE(sender_.begin(state_->header));
-    }
-
-    // One after the other: a round trip, then room for chunks, then the chunks.
-    void step_probes() {
-        if (!sender_.greeted() || sender_.probe_answers() < probes_posted_) return;
-        if (!sender_.may_probe() || probes_posted_ == 3 * probe_bursts) {
-            probe_bursts = 0;
-            return begin();
-        }
-        const Probe probe{3, 40};
-        switch (probes_posted_++ % 3) {
-            case 0:
-                return sender_.probe({});
-            case 1:
-                return sender_.probe(probe);
-            default:
-                break;
-        }
-        for (std::uint32_t i = 0; i < probe.chunks; ++i) {
-            Payload payload = own_payload(std::vector<std::byte>(probe.bytes, std::byte{7}));
-            const std::uint32_t crc = crc32c(payload.bytes);
-            sender_.send_probe_chunk(i, crc, std::move(payload));
-        }
-    }
-
     void step_sender() {
         sender_.step(now_);
         if (sender_.error() || sender_.committed()) return;
         if (!sender_.started()) {
             if (elapsed_s() < sender_starts_at_s) return;
-            if (probe_bursts > 0) {
-                REQUIRE(sender_.greet(state_->header.identity, protocol_version_of(state_->header)));
-                return;
-            }
-            begin();
-            return;
-        }
-        if (probe_bursts > 0) {
-            step_probes();
+            walk_.emplace(state_->header);
+            tables_.assign(state_->layers.size(), std::vector<kv::LayerChecksums>(state_->header.identity.n_layers));
+            REQUIRE(sender_.begin(state_->header));
             return;
         }
         while (!walk_->done() && sender_.may_send(walk_->place().layer_index)) {
@@ -170,7 +135,6 @@ private:
     std::optional<ChunkWalk> walk_;
     std::vector<std::vector<kv::LayerChecksums>> tables_, received_tables_;
     std::vector<kv::Layer> layers_;
-    std::uint64_t probes_posted_ = 0;
     bool commit_sent_ = false, opened_ = false;
     double next_take_s_ = 0;
 };

@@ -87,31 +87,6 @@ TEST_CASE("a state that is larger than the window and what is granted ahead") {
     CHECK(got->header.sequences[0].tokens == state->header.sequences[0].tokens);
 }
 
-TEST_CASE("a link is measured, and then carries a state") {
-    const auto state = test::synthetic_state({}, 2);
-    REQUIRE(state);
-    Wire wire;
-    Result<kv::State> got = fail(Errc::internal, "nothing yet");
-    std::thread reader([&] { got = receive(wire); });
-    const auto figures = measure_link(wire.gate, wire.sender, state->header);
-    const auto sink = wire_sink(wire.gate, wire.sender);
-    const Status sent = figures ? kv::write_all(*state, *sink) : Status{};
-    if (!figures) wire.sender.link().give_up(figures.error());
-    reader.join();
-    REQUIRE_MESSAGE(figures, figures.error().message);
-    REQUIRE(*figures);
-    const LinkFigures& link = **figures;
-    CHECK(link.latency_us_p50 > 0);
-    CHECK(link.latency_us_p99 >= link.latency_us_p50);
-    CHECK(link.bytes >= 1U << 20);
-    CHECK(link.bytes_per_s * link.seconds == doctest::Approx(static_cast<double>(link.bytes)));
-    CHECK(link.seconds > 0);
-    REQUIRE_MESSAGE(sent, sent.error().message);
-    REQUIRE_MESSAGE(got, got.error().message);
-    CHECK(test::same_bytes(state->layers[0][2], got->layers[0][2]));
-    CHECK_FALSE(measure_link(wire.gate, wire.sender, state->header));  // it has begun
-}
-
 TEST_CASE("an aborted sink ends the reader with its reason") {
     const auto state = test::synthetic_state({}, 2);
     REQUIRE(state);

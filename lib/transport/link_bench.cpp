@@ -1,0 +1,35 @@
+#include "transport/link_bench.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace hetero::transport {
+namespace {
+
+double median_ratio(const Sample& ours, const Sample& raw) {
+    Sample ratios;
+    for (std::size_t i = 0; i < std::min(ours.values.size(), raw.values.size()); ++i)
+        ratios.values.push_back(ours.values[i] / raw.values[i]);
+    return ratios.quantile(0.5);
+}
+
+}  // namespace
+
+double Sample::quantile(double q) const {
+    if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
+    std::vector<double> sorted = values;
+    std::sort(sorted.begin(), sorted.end());
+    const double at = q * static_cast<double>(sorted.size() - 1);
+    const auto below = static_cast<std::size_t>(std::floor(at));
+    const std::size_t above = std::min(below + 1, sorted.size() - 1);
+    return sorted[below] + (at - std::floor(at)) * (sorted[above] - sorted[below]);
+}
+
+double Sample::spread() const { return (quantile(1) - quantile(0)) / quantile(0.5); }
+
+double LinkBenchRow::checked_ratio() const { return median_ratio(checked, raw); }
+double LinkBenchRow::unchecked_ratio() const { return median_ratio(unchecked, raw); }
+bool LinkBenchRow::settled() const { return raw.spread() <= max_settled_spread; }
+
+}  // namespace hetero::transport

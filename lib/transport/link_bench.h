@@ -1,0 +1,49 @@
+// Latency and bandwidth of an MPI link: of plain MPI, and of KV states over hkv-mpi in the same run, by turns. Two
+// ranks call it for each other; the lower one sends, times, and gets the figures.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "base/result.h"
+#include "transport/endpoint.h"
+
+namespace hetero::transport {
+
+struct LinkBenchOptions {
+    std::vector<std::uint64_t> message_bytes = {4U << 10, 16U << 10, 64U << 10, 256U << 10,
+                                                1U << 20, 4U << 20,  16U << 20, 64U << 20};
+    std::uint64_t max_bytes = 512ULL << 20;  // of one transfer
+    double round_s = 0.12;                   // one transfer takes about so long, if max_bytes allows
+    int rounds = 15;
+    int round_trips = 5000;
+};
+
+// Figures of the rounds, in the order in which they were taken.
+struct Sample {
+    std::vector<double> values;
+    [[nodiscard]] double quantile(double q) const;  // 0.5: the median; NaN without values
+    [[nodiscard]] double spread() const;            // largest less smallest, by the median
+};
+
+// Transfers in messages (plain MPI) or chunks (KV states) of one size, in GB/s. All with the same memory and, for plain
+// MPI, eight messages in flight.
+struct LinkBenchRow {
+    std::uint64_t message_bytes = 0, bytes = 0;  // of one message, of one transfer
+    Sample raw, checked, unchecked;              // plain; with checksums, root and commit; without checksums
+    // Medians over the rounds of ours by the plain one of the same round.
+    [[nodiscard]] double checked_ratio() const;
+    [[nodiscard]] double unchecked_ratio() const;
+    // Plain MPI is steady enough to compare with.
+    [[nodiscard]] bool settled() const;
+};
+inline constexpr double max_settled_spread = 0.15;
+
+struct LinkBench {
+    Sample raw_us, frames_us;  // one way, of 64 bytes: plain MPI, and PROBE and its answer
+    std::vector<LinkBenchRow> rows;
+};
+
+// Instead of prepare(); afterwards leave(). Empty on the higher rank. Usage: not an mpi: endpoint, or not under mpirun.
+Result<LinkBench> bench_link(const Endpoint& peer, const LinkBenchOptions& bench, const TransportOptions& options);
+
+}  // namespace hetero::transport

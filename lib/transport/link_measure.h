@@ -1,0 +1,40 @@
+// What a link can carry, measured by frames that the peer's link answers while its tool computes: half the median round
+// trip of small ones, and the rate of the first size that takes long enough to be timed. Costs some milliseconds, on
+// any link no more than a few times what its largest probe takes.
+#pragma once
+#include <optional>
+#include <vector>
+
+#include "transport/link.h"
+#include "transport/link_rate.h"
+
+namespace hetero::transport {
+
+class LinkMeasure {
+public:
+    // Nothing else may use the link until it is done; the link outlives it.
+    explicit LinkMeasure(Link& link, int small_probes = 21) : link_(&link), small_probes_(small_probes) {}
+    // Steps the link too. Returns whether anything moved.
+    bool step(TimePoint now);
+    [[nodiscard]] const std::optional<LinkRate>& rate() const noexcept { return rate_; }
+    // Of the small probes, in the order in which they were sent.
+    [[nodiscard]] const std::vector<double>& round_trips_s() const noexcept { return round_trips_s_; }
+
+private:
+    void send(TimePoint now);
+    void take_answer(double seconds);
+
+    Link* link_;
+    int small_probes_;
+    bool waiting_ = false;
+    TimePoint sent_at_{};
+    double patience_s_ = 1;  // a probe without an answer for longer is sent again
+    std::uint32_t number_ = 0;
+    std::size_t bytes_ = 64;
+    std::vector<double> round_trips_s_;  // of small ones
+    double latency_s_ = 0, best_rate_ = 0;
+    int same_size_ = 0;
+    std::optional<LinkRate> rate_;
+};
+
+}  // namespace hetero::transport

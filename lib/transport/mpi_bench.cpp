@@ -1,0 +1,268 @@
+// The two sides of link_bench.h over MPI. The lower rank says what comes next, by plain MPI messages; the other
+// follows.
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include "base/clock.h"
+#include "transport/chunk_plan.h"
+#include "transport/link_bench.h"
+#include "transport/mpi_raw.h"
+#include "transport/mpi_world.h"
+#include "transport/wire_stream.h"
+
+namespace hetero::transport {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::uint32_t kv_heads = 8, head_dim = 128;
+constexpr std::uint64_t row_bytes = std::uint64_t{kv_heads} * head_dim * 2;  // of K or V of a token, fp16
+constexpr std::uint64_t usual_part_bytes = 4U << 20;
+constexpr std::uint64_t memory_bytes = 64U << 20;  // at least two layers: as a receiver grants ahead
+
+enum class Step : std::uint64_t { end, raw_ping, raw_stream, checked_state, unchecked_state };
+
+// A state whose chunks have `message` bytes, of about `bytes`.
+kv::Header header_of(std::uint64_t message, std::uint64_t bytes) {
+    const std::uint64_t part = std::max(message, std::min(usual_part_bytes, bytes / 2 / message * message));
+    kv::Header header;
+    kv::Identity& id = header.identity;
+    id.model_id = id.arch = "none";
+    id.n_layers = static_cast<std::uint32_t>(std::max<std::uint64_t>(1, bytes / (2 * part)));
+    id.n_heads = id.n_kv_heads = kv_heads;
+    id.head_dim_k = id.head_dim_v = head_dim;
+    id.vocab_size = 1;
+    id.context_length = static_cast<std::uint32_t>(part / row_bytes);
+    id.rope_theta = 10000;
+    kv::Sequence& sequence = header.sequences.emplace_back();
+    sequence.id = "bench";
+    sequence.tokens.assign(part / row_bytes, 0);
+    kv::Scheme scheme;
+    scheme.codec = "f16";
+    header.k_schemes.assign(id.n_layers, scheme);
+    header.v_schemes.assign(id.n_layers, scheme);
+    header.tokens_per_chunk = static_cast<std::uint32_t>(std::max<std::uint64_t>(1, message / row_bytes));
+    return header;
+}
+
+class Bench {
+public:
+    Bench(MpiWorld& world, MpiWorld::Peer& peer, double timeout_s)
+        : world_(&world),
+          peer_(&peer),
+          patience_s_(30 + 6 * timeout_s),
+          raw_(world.data_communicator(), peer.rank, 6 * timeout_s) {}
+
+    Result<LinkBench> lead(const LinkBenchOptions& options);
+    Status follow();
+
+private:
+    using Layers = std::vector<std::shared_ptr<const kv::Layer>>;
+    template <class Call>
+    auto on_mpi_thread(Call call) -> decltype(call()) {
+        std::optional<decltype(call())> result;
+        HETERO_CHECK(world_->run_job(
+            [&]() -> Status {
+                result = call();
+                return {};
+            },
+            patience_s_));
+        return std::move(*result);
+    }
+    Status say(Step step, std::uint64_t message, std::uint64_t bytes) {
+        return on_mpi_thread([&] {
+            return raw_.send_words({static_cast<std::uint64_t>(step), message, bytes, ++session_});
+        });
+    }
+    Result<RawMpi::Words> next_words();
+    Result<LinkBenchRow> row(std::uint64_t message, std::uint64_t bytes, int rounds);
+    Result<double> measure(Step step, const kv::Header& header, std::uint64_t message, const Layers& layers);
+    Result<double> send_state(const kv::Header& header, const Layers& layers, bool checksums);
+    Status receive_state(bool checksums);
+    Status start(bool checksums);
+    Status drain();
+    std::span<std::byte> memory(std::uint64_t message) {
+        const std::uint64_t size = std::max(memory_bytes, 2 * message) / message * message;
+        if (memory_.size() < size) memory_.resize(size, std::byte{1});
+        return std::span(memory_).first(size);
+    }
+
+    MpiWorld* world_;
+    MpiWorld::Peer* peer_;
+    double patience_s_;
+    RawMpi raw_;
+    std::uint64_t session_ = 0;  // the number of the step
+    std::vector<std::byte> memory_;
+};
+
+Status Bench::start(bool checksums) {
+    world_->restart(*peer_, session_, checksums);
+    return on_mpi_thread([&] { return raw_.meet(); });
+}
+
+Status Bench::drain() {
+    auto lock = world_->gate().enter();
+    const auto begin = Clock::now();
+    while (!peer_->link->error() && !peer_->link->drained()) {
+        if (seconds_since(begin) > patience_s_) return fail(Errc::peer, "rank {}: a transfer did not end", peer_->rank);
+        world_->gate().wait_for(lock, 1e-3, [&] { return peer_->link->error() || peer_->link->drained(); });
+    }
+    if (peer_->link->error()) return tl::unexpected<Error>(*peer_->link->error());
+    return {};
+}
+
+Result<double> Bench::send_state(const kv::Header& header, const Layers& layers, bool checksums) {
+    HETERO_CHECK(start(checksums));
+    const auto sink = wire_sink(world_->gate(), *peer_->sender, checksums);
+    HETERO_CHECK(sink->begin(header));
+    const auto begin = Clock::now();
+    for (std::size_t l = 0; l < header.identity.n_layers; ++l)
+        HETERO_CHECK(sink->write_shared(layers[l % layers.size()]));
+    HETERO_CHECK(sink->commit());
+    const double seconds = seconds_since(begin);
+    HETERO_CHECK(drain());
+    return seconds;
+}
+
+Status Bench::receive_state(bool checksums) {
+    HETERO_CHECK(start(checksums));
+    HETERO_TRY(const auto source, wire_source(world_->gate(), *peer_->receiver, {}));
+    kv::Layer layer;
+    for (std::uint32_t l = 0; l < source->header().identity.n_layers; ++l) HETERO_CHECK(source->read_into(layer));
+    HETERO_CHECK(source->finish());
+    return drain();
+}
+
+Result<double> Bench::measure(Step step, const kv::Header& header, std::uint64_t message, const Layers& layers) {
+    const std::uint64_t bytes = header.payload_bytes();
+    HETERO_CHECK(say(step, message, bytes));
+    if (step == Step::raw_stream) return on_mpi_thread([&] { return raw_.send(memory(message), message, bytes); });
+    return send_state(header, layers, step == Step::checked_state);
+}
+
+Result<LinkBenchRow> Bench::row(std::uint64_t message, std::uint64_t bytes, int rounds) {
+    const kv::Header header = header_of(message, bytes);
+    HETERO_CHECK(kv::check_header(header));
+    Layers layers;
+    const std::uint64_t held = std::max<std::uint64_t>(2, memory_bytes / layer_bytes(header, 0, 0));
+    while (layers.size() < std::min<std::uint64_t>(held, header.identity.n_layers)) {
+        HETERO_TRY(auto layer, allocate_layer(header, 0, 0));
+        for (const kv::PartId id : {kv::PartId::k, kv::PartId::v}) {
+            auto& values = layer->part(id).values.bytes;
+            std::memset(values.data(), static_cast<int>(layers.size()) + 1, values.size());
+        }
+        layers.push_back(std::move(layer));
+    }
+    LinkBenchRow row;
+    row.message_bytes = message;
+    row.bytes = header.payload_bytes();
+    struct Turn {
+        Step step;
+        Sample* sample;
+    };
+    const std::array<Turn, 3> turns = {
+        Turn{Step::raw_stream, &row.raw}, {Step::checked_state, &row.checked}, {Step::unchecked_state, &row.unchecked}};
+    for (int round = -1; round < rounds; ++round) {  // the first one warms up
+        for (std::size_t i = 0; i < turns.size(); ++i) {
+            const Turn& turn = turns[(i + static_cast<std::size_t>(round + 1)) % turns.size()];
+            HETERO_TRY(const double seconds, measure(turn.step, header, message, layers));
+            if (round >= 0) turn.sample->values.push_back(static_cast<double>(row.bytes) / seconds / 1e9);
+        }
+    }
+    return row;
+}
+
+Result<LinkBench> Bench::lead(const LinkBenchOptions& options) {
+    LinkBench bench;
+    const auto one_way_us = [](const std::vector<double>& round_trips_s) {
+        Sample sample;
+        for (const double s : round_trips_s) sample.values.push_back(s / 2 * 1e6);
+        return sample;
+    };
+    HETERO_CHECK(say(Step::raw_ping, 0, static_cast<std::uint64_t>(options.round_trips)));
+    HETERO_TRY(const auto raw_s, on_mpi_thread([&] { return raw_.ping(options.round_trips); }));
+    bench.raw_us = one_way_us(raw_s);
+    HETERO_TRY(const MpiWorld::Measured measured, world_->measure(peer_->rank, options.round_trips));
+    bench.frames_us = one_way_us(measured.round_trips_s);
+    const double wanted = std::min(static_cast<double>(options.max_bytes), measured.rate.bytes_per_s * options.round_s);
+    for (const std::uint64_t message : options.message_bytes) {
+        if (static_cast<double>(message) > 4 * wanted) continue;  // would take too long on this link
+        HETERO_TRY(auto one, row(message, static_cast<std::uint64_t>(wanted), options.rounds));
+        bench.rows.push_back(std::move(one));
+    }
+    HETERO_CHECK(say(Step::end, 0, 0));
+    return bench;
+}
+
+// Probes are answered in between, so this is no wait inside MPI.
+Result<RawMpi::Words> Bench::next_words() {
+    const auto begin = Clock::now();
+    for (auto pause = std::chrono::microseconds(50);; pause = std::min(2 * pause, std::chrono::microseconds(20'000))) {
+        HETERO_TRY(const auto words, on_mpi_thread([&] { return raw_.poll_words(); }));
+        if (words) return *words;
+        {
+            const auto lock = world_->gate().enter();
+            if (peer_->link->error()) return tl::unexpected<Error>(*peer_->link->error());
+        }
+        if (seconds_since(begin) > patience_s_)
+            return fail(Errc::peer, "rank {}: nothing more to do for {:.3g} s", peer_->rank, patience_s_);
+        std::this_thread::sleep_for(pause);
+    }
+}
+
+Status Bench::follow() {
+    for (;;) {
+        HETERO_TRY(const RawMpi::Words words, next_words());
+        const auto [step, message, bytes, session] = words;
+        session_ = session;
+        switch (static_cast<Step>(step)) {
+            case Step::end:
+                return {};
+            case Step::raw_ping:
+                HETERO_CHECK(on_mpi_thread([&] { return raw_.answer(static_cast<int>(bytes)); }));
+                break;
+            case Step::raw_stream:
+                HETERO_CHECK(on_mpi_thread([&] { return raw_.receive(memory(message), message, bytes); }));
+                break;
+            case Step::checked_state:
+            case Step::unchecked_state:
+                HETERO_CHECK(receive_state(static_cast<Step>(step) == Step::checked_state));
+                break;
+            default:
+                return fail(Errc::peer, "rank {} runs another bench", peer_->rank);
+        }
+    }
+}
+
+// Before MPI starts, as its start needs to know who sends.
+Result<int> own_rank() {
+    for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"}) {
+        const char* text = std::getenv(name);
+        int rank = -1;
+        if (text != nullptr && std::from_chars(text, text + std::strlen(text), rank).ec == std::errc{} && rank >= 0)
+            return rank;
+    }
+    return fail(Errc::usage, "a bench of a link needs two processes started by mpirun (or srun --mpi=pmix)");
+}
+
+}  // namespace
+
+Result<LinkBench> bench_link(const Endpoint& peer, const LinkBenchOptions& bench, const TransportOptions& options) {
+    if (peer.kind != EndpointKind::mpi) return fail(Errc::usage, "{}: only mpi:RANK has a link", to_string(peer));
+    HETERO_TRY(const int own, own_rank());
+    const bool leads = own < peer.rank;
+    const std::vector<int> none, one = {peer.rank};
+    HETERO_CHECK(MpiWorld::start(leads ? none : one, leads ? one : none, options));
+    MpiWorld& world = *MpiWorld::running();
+    HETERO_TRY(MpiWorld::Peer * opened, world.open(peer.rank, leads));
+    Bench run(world, *opened, options.timeout_s);
+    if (leads) return run.lead(bench);
+    HETERO_CHECK(run.follow());
+    return LinkBench{};
+}
+
+}  // namespace hetero::transport

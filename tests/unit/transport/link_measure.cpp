@@ -1,0 +1,114 @@
+// Latency and rate of a link in memory whose channel takes the time that the test says.
+#include "transport/link_measure.h"
+
+#include "transfer.h"
+
+using namespace hetero;
+using namespace hetero::test;
+
+namespace {
+
+LinkOptions options(WireRole role) {
+    LinkOptions out;
+    out.role = role;
+    out.peer = role == WireRole::sender ? "rank 1" : "rank 0";
+    out.session = role == WireRole::sender ? 5 : 0;
+    return out;
+}
+
+// Hands frames on after a latency, and no faster than a rate.
+class TimedChannel final : public Channel {
+public:
+    TimedChannel(std::unique_ptr<Channel> channel, const TimePoint& now, double latency_s, double bytes_per_s)
+        : channel_(std::move(channel)), now_(&now), latency_s_(latency_s), bytes_per_s_(bytes_per_s) {}
+    Status send(const HeaderBytes& head, Payload payload) override {
+        free_at_s_ = std::max(free_at_s_, time()) + static_cast<double>(payload.bytes.size()) / bytes_per_s_;
+        held_.push_back({free_at_s_ + latency_s_, head, std::move(payload)});
+        return {};
+    }
+    Status expect(std::uint32_t, std::span<std::byte>, std::shared_ptr<void>) override { return {}; }
+    Result<std::optional<Arrival>> receive() override {
+        while (!held_.empty() && held_.front().at_s <= time()) {
+            HETERO_CHECK(channel_->send(held_.front().head, held_.front().payload));
+            held_.pop_front();
+        }
+        return channel_->receive();
+    }
+    bool sent_all() override { return held_.empty(); }
+    void cancel() noexcept override {}
+
+private:
+    struct Held {
+        double at_s;
+        HeaderBytes head;
+        Payload payload;
+    };
+    [[nodiscard]] double time() const { return std::chrono::duration<double>(*now_ - TimePoint{}).count(); }
+    std::unique_ptr<Channel> channel_;
+    const TimePoint* now_;
+    double latency_s_, bytes_per_s_, free_at_s_ = 0;
+    std::deque<Held> held_;
+};
+
+}  // namespace
+
+TEST_CASE("a link's latency and rate are found, with little sent over a slow one") {
+    struct Case {
+        double latency_s, bytes_per_s, limit_s;
+    };
+    for (const Case& link :
+         {Case{20e-6, 10e9, 0.02}, Case{500e-6, 1e9, 0.1}, Case{5e-3, 100e6, 0.6}, Case{1e-3, 1e6, 0.6}}) {
+        TimePoint now{};
+        MemoryPair pair(1);
+        Link there(std::make_unique<TimedChannel>(pair.end(0), now, link.latency_s, link.bytes_per_s),
+                   options(WireRole::sender), now);
+        Link here(std::make_unique<TimedChannel>(pair.end(1), now, link.latency_s, link.bytes_per_s),
+                  options(WireRole::receiver), now);
+        LinkMeasure measure(there);
+        while (!measure.rate() && now < TimePoint{} + std::chrono::seconds(5)) {
+            measure.step(now);
+            here.step(now);
+            now += std::chrono::microseconds(2);
+        }
+        REQUIRE(measure.rate());
+        CAPTURE(link.bytes_per_s);
+        CHECK(measure.rate()->latency_s == doctest::Approx(link.latency_s).epsilon(0.15));
+        CHECK(measure.rate()->bytes_per_s == doctest::Approx(link.bytes_per_s).epsilon(0.05));
+        CHECK(std::chrono::duration<double>(now - TimePoint{}).count() < link.limit_s);
+    }
+}
+
+TEST_CASE("lost probes are sent again, and a peer that is gone ends the measurement") {
+    const kv::State state = make_state();
+    TimePoint now{};
+    MemoryPair pair(4);
+    Link there(pair.end(0), options(WireRole::sender), now), here(pair.end(1), options(WireRole::receiver), now);
+    Faults faults;
+    faults.drop = 0.2;
+    pair.set_faults(0, faults);
+    LinkMeasure measure(there);
+    const auto run = [&](double limit_s, bool peer) {
+        for (const TimePoint end = now + std::chrono::milliseconds(static_cast<int>(limit_s * 1e3));
+             now < end && !measure.rate() && !there.error(); now += std::chrono::milliseconds(1)) {
+            pair.set_time(now);
+            measure.step(now);
+            if (peer) here.step(now);
+        }
+    };
+    SUBCASE("lost") {
+        run(600, true);
+        CHECK(measure.rate());
+    }
+    SUBCASE("gone") {
+        run(0.01, true);
+        run(30, false);
+        REQUIRE(there.error());
+        CHECK(there.error()->message == "rank 1: no sign of life for 8 s");
+    }
+    SUBCASE("left") {
+        here.say_bye();
+        run(30, true);
+        REQUIRE(there.error());
+        CHECK(there.error()->message == "rank 1 ended before the link was measured");
+    }
+}

@@ -1,0 +1,70 @@
+#include "bench.h"
+
+#include "base/units.h"
+#include "transport/link_bench.h"
+
+namespace hetero::tool {
+namespace {
+
+Json json_of(const transport::Sample& sample, const char* unit) {
+    return {{std::string("p50_") + unit, number(sample.quantile(0.5))},
+            {std::string("p99_") + unit, number(sample.quantile(0.99))}};
+}
+
+Json json_of(const transport::Sample& rates) {
+    return {{"gb_per_s_p50", number(rates.quantile(0.5))},
+            {"gb_per_s_best", number(rates.quantile(1))},
+            {"spread", number(rates.spread())}};
+}
+
+// Bandwidths are judged where plain MPI is steady.
+Json json_of(const transport::LinkBenchRow& row) {
+    return {{"message_bytes", row.message_bytes},
+            {"bytes", row.bytes},
+            {"rounds", row.raw.values.size()},
+            {"raw", json_of(row.raw)},
+            {"checked", json_of(row.checked)},
+            {"unchecked", json_of(row.unchecked)},
+            {"settled", row.settled()},
+            {"ratio_checked", row.settled() ? number(row.checked_ratio()) : Json(nullptr)},
+            {"ratio_unchecked", row.settled() ? number(row.unchecked_ratio()) : Json(nullptr)}};
+}
+
+std::string table(const transport::LinkBench& bench) {
+    std::string text = fmt::format("64 B one way, us   p50 {:.2f} raw, {:.2f} ours; p99 {:.2f} raw, {:.2f} ours\n\n",
+                                   bench.raw_us.quantile(0.5), bench.frames_us.quantile(0.5),
+                                   bench.raw_us.quantile(0.99), bench.frames_us.quantile(0.99));
+    text += fmt::format("{:>10} {:>10} {:>8} {:>8} {:>8} {:>9} {:>9}\n", "chunk", "transfer", "raw", "checked",
+                        "no CRC", "checked", "no CRC");
+    text += fmt::format("{:>10} {:>10} {:>8} {:>8} {:>8} {:>9} {:>9}\n", "", "", "GB/s", "GB/s", "GB/s", "of raw",
+                        "of raw");
+    for (const transport::LinkBenchRow& row : bench.rows) {
+        text += fmt::format("{:>10} {:>10} {:>8.3f} {:>8.3f} {:>8.3f}", format_bytes(row.message_bytes),
+                            format_bytes(row.bytes), row.raw.quantile(0.5), row.checked.quantile(0.5),
+                            row.unchecked.quantile(0.5));
+        text += row.settled()
+                    ? fmt::format(" {:>8.1f}% {:>8.1f}%\n", 100 * row.checked_ratio(), 100 * row.unchecked_ratio())
+                    : fmt::format(" unsettled: raw varies by {:.0f}%\n", 100 * row.raw.spread());
+    }
+    return text;
+}
+
+}  // namespace
+
+Status bench(Tool& tool, const std::string& peer, const TransferOptions& options) {
+    HETERO_TRY(const transport::Endpoint endpoint, transport::parse_endpoint(peer));
+    HETERO_TRY(const transport::LinkBench result, transport::bench_link(endpoint, {}, options.transport(tool)));
+    if (result.rows.empty()) {  // the rank that answers has nothing to say
+        tool.silence();
+        return {};
+    }
+    Json& report = tool.report();
+    report["bench"] = peer;
+    report["latency_one_way_64b"] = {{"raw", json_of(result.raw_us, "us")}, {"ours", json_of(result.frames_us, "us")}};
+    Json rows = Json::array();
+    for (const transport::LinkBenchRow& row : result.rows) rows.push_back(json_of(row));
+    report["bandwidth"] = std::move(rows);
+    return tool.json() ? Status{} : tool.print(table(result));
+}
+
+}  // namespace hetero::tool

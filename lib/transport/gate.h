@@ -3,8 +3,10 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 namespace hetero::transport {
 
@@ -35,16 +37,32 @@ public:
         mutex_.lock_last();
         return Lock(mutex_, std::adopt_lock);
     }
-    // Conditions are evaluated under the lock, after each changed().
+    // Conditions are evaluated under the lock, by the thread that calls changed(): the one that waits is woken when its
+    // own is met, not by every frame.
     template <class Ready>
     void wait(Lock& lock, Ready ready) {
-        changed_.wait(lock, ready);
+        if (ready()) return;
+        Waiter waiter(waiters_, ready);
+        do {
+            waiter.met = false;
+            waiter.woken.wait(lock, [&] { return waiter.met; });
+        } while (!ready());
     }
     template <class Ready>
     bool wait_for(Lock& lock, double seconds, Ready ready) {
-        return changed_.wait_for(lock, std::chrono::duration<double>(seconds), ready);
+        if (ready()) return true;
+        Waiter waiter(waiters_, ready);
+        waiter.woken.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return waiter.met; });
+        return ready();
     }
-    void changed() { changed_.notify_all(); }
+    // Under the lock.
+    void changed() {
+        for (Waiter* waiter : waiters_) {
+            if (waiter->met || !waiter->ready()) continue;
+            waiter->met = true;
+            waiter->woken.notify_one();
+        }
+    }
 
     // There is something to send: wakes the moving thread. Call under the lock.
     void nudge() {
@@ -58,8 +76,22 @@ public:
     }
 
 private:
+    struct Waiter {
+        template <class Ready>
+        Waiter(std::vector<Waiter*>& all, Ready& condition) : ready(std::ref(condition)), waiters(&all) {
+            all.push_back(this);
+        }
+        ~Waiter() { std::erase(*waiters, this); }
+        Waiter(const Waiter&) = delete;
+        Waiter& operator=(const Waiter&) = delete;
+        std::function<bool()> ready;
+        bool met = false;
+        std::condition_variable_any woken;
+        std::vector<Waiter*>* waiters;
+    };
     Mutex mutex_;
-    std::condition_variable_any changed_, rested_;
+    std::condition_variable_any rested_;
+    std::vector<Waiter*> waiters_;
     bool nudged_ = false;
 };
 

@@ -51,9 +51,16 @@ std::string table(const transport::LinkBench& bench) {
 
 }  // namespace
 
-Status bench(Tool& tool, const std::string& peer, const TransferOptions& options) {
+Status bench(Tool& tool, const std::string& peer, const std::vector<std::string>& sizes,
+             const TransferOptions& options) {
     HETERO_TRY(const transport::Endpoint endpoint, transport::parse_endpoint(peer));
-    HETERO_TRY(const transport::LinkBench result, transport::bench_link(endpoint, {}, options.transport(tool)));
+    transport::LinkBenchOptions plan;
+    if (!sizes.empty()) plan.message_bytes.clear();
+    for (const std::string& text : sizes) {
+        HETERO_TRY(const std::uint64_t bytes, parse_size_bytes(text));
+        plan.message_bytes.push_back(bytes);
+    }
+    HETERO_TRY(const transport::LinkBench result, transport::bench_link(endpoint, plan, options.transport(tool)));
     if (result.rows.empty()) {  // the rank that answers has nothing to say
         tool.silence();
         return {};

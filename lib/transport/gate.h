@@ -12,6 +12,7 @@ namespace hetero::transport {
 
 class Gate {
 public:
+    using Clock = std::chrono::steady_clock;
     // The moving thread locks again and again; it lets the others go first.
     class Mutex {
     public:
@@ -41,6 +42,11 @@ public:
     // own is met, not by every frame.
     template <class Ready>
     void wait(Lock& lock, Ready ready) {
+        if (step_ && help(lock, ready)) return;
+        wait_idly(lock, ready);
+    }
+    template <class Ready>
+    void wait_idly(Lock& lock, Ready ready) {
         if (ready()) return;
         Waiter waiter(waiters_, ready);
         do {
@@ -64,8 +70,21 @@ public:
         }
     }
 
-    // There is something to send: wakes the moving thread. Call under the lock.
+    // What moves frames, if other threads may do so under the lock: then one that waits moves them itself, and one that
+    // has something to send sends it. Handing over to the moving thread takes longer, and a core.
+    void let_step(std::function<bool()> step) { step_ = std::move(step); }
+    // Somebody else has moved frames since, and is likely to do so again.
+    [[nodiscard]] bool stepped_since(Clock::time_point time) const noexcept { return stepped_at_ > time; }
+
+    // There is something to send: sends it, or wakes the moving thread. Call under the lock.
     void nudge() {
+        if (step_) {
+            step();
+            return;
+        }
+        wake();
+    }
+    void wake() {
         nudged_ = true;
         rested_.notify_all();
     }
@@ -76,6 +95,28 @@ public:
     }
 
 private:
+    // Until ready (true), or until nothing has moved for a while.
+    template <class Ready>
+    bool help(Lock& lock, Ready& ready) {
+        constexpr auto patience = std::chrono::milliseconds(1);
+        Clock::time_point moved = Clock::now();
+        for (;;) {
+            if (ready()) return true;
+            if (step()) {
+                moved = stepped_at_;
+            } else if (stepped_at_ - moved > patience) {
+                return false;
+            }
+            lock.unlock();
+            std::this_thread::yield();
+            lock.lock();
+        }
+    }
+    bool step() {
+        const bool moved = step_();
+        stepped_at_ = Clock::now();
+        return moved;
+    }
     struct Waiter {
         template <class Ready>
         Waiter(std::vector<Waiter*>& all, Ready& condition) : ready(std::ref(condition)), waiters(&all) {
@@ -92,6 +133,8 @@ private:
     Mutex mutex_;
     std::condition_variable_any rested_;
     std::vector<Waiter*> waiters_;
+    std::function<bool()> step_;
+    Clock::time_point stepped_at_{};
     bool nudged_ = false;
 };
 

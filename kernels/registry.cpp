@@ -46,6 +46,7 @@ struct Tables {
             if (const PackedOps* packed = kBackends[i].packed) {
                 ops[i].quantize_activations = packed->quantize_activations;
                 ops[i].packed_gemm = packed->packed_gemm;
+                if (packed->attention_span != nullptr) ops[i].attention_span = packed->attention_span;
             }
             list[i] = &ops[i];
         }

@@ -73,6 +73,7 @@ struct AttentionArgs {
     float softcap = 0;               // 0: none; else s = softcap * tanh(s / softcap)
     std::size_t n_heads = 1;         // query heads; together they read K and V once
     std::size_t q_head_stride = 0, out_head_stride = 0;  // elements from one head to the next
+    bool exact = false;              // attention_span over codes of 4 or 8 bits: queries and weights are not rounded
 };
 
 // 8-bit floats. e4m3fn and e5m2: OCP 8-bit floating point (https://www.opencompute.org, OFP8 1.0). e4m3fnuz: one zero, NaN
@@ -180,6 +181,18 @@ struct Ops {
                             const KvOutput& x, float* error);
     bool (*dequantize_columns)(const std::uint8_t* q, std::size_t q_stride, bool is_signed, const float* scale,
                                const float* zero, const KvOutput& x, float* error);
+    // Columns whose codes have unlike widths, 1 to 12 bits (the wf codecs of hetero-quant(7)).
+    // Of n ranges, finite, >= 0, +0 for zero: `width` begins with 1 everywhere; then, n * (mean_width - 1) times, the column
+    // with the largest step gets a bit more, the first of them among equals, unless it has 12. step = range / (2^width - 1).
+    void (*fill_widths)(const float* range, std::size_t n, int mean_width, std::uint8_t* width, float* step);
+    // q = rne((x - zero) / step), which is to fit its column's width; step 0: 0; other steps are normal numbers, as their
+    // reciprocals. The codes of a row one after the other, lowest bit first, then zeros up to row_bytes, a multiple of 4 and
+    // enough for all widths; rows are q_stride bytes apart. `error` as in quantize_rows.
+    void (*quantize_widths)(const KvValues& x, const float* step, const float* zero, const std::uint8_t* width, std::uint8_t* q,
+                            std::size_t q_stride, std::size_t row_bytes, float* error);
+    // x = q * step + zero, and the rest as in dequantize_rows.
+    bool (*dequantize_widths)(const std::uint8_t* q, std::size_t q_stride, std::size_t row_bytes, const float* step,
+                              const float* zero, const std::uint8_t* width, const KvOutput& x, float* error);
     // Raises `error` to the largest |x - y|, both finite, y: [rows][n] without gaps. f32.
     void (*max_difference)(const KvValues& x, const float* y, float* error);
     // memcpy for bytes that will not be read soon: past the caches.

@@ -30,6 +30,12 @@ struct TileColumns {
     std::size_t cols = 0, first_col = 0, n_cols = 0;
 };
 
+// Where a packed matrix starts (api/packed.h).
+struct PackedRows {
+    Packing packing = Packing::u8;
+    const void* data = nullptr;
+};
+
 struct TileOps {
     const char* name;  // of the backend
 
@@ -47,6 +53,11 @@ struct TileOps {
     // zero.
     void (*gemm)(Packing packing, const void* packed, std::size_t row_begin, std::size_t row_end, std::size_t cols,
                  const Bf16* x, std::size_t n_tokens, bool add, float* y, std::size_t y_stride);
+
+    // silu(gate x) * (up x) for rows [row_begin, row_end) of two matrices of one shape, row_begin a multiple of
+    // packed_rows, to the columns `out`, of which there is one for each row: the bits of gemm and silu_mul.
+    void (*gated_gemm)(const PackedRows& gate, const PackedRows& up, std::size_t row_begin, std::size_t row_end,
+                       std::size_t cols, const Bf16* x, std::size_t n_tokens, const TileColumns& out);
 
     // Ops::attention for many queries. Q and K count as sums of two bf16, weights and V as bf16; keys below kv_tokens
     // must be finite, whether a query sees them or not. With e = |q| |k|max scale (2^-14 + (2 sqrt(head_dim_k) + 8)

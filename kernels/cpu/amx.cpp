@@ -170,6 +170,8 @@ void tile_gemm(Packing packing, const void* packed, std::size_t row_begin, std::
 
 }  // namespace
 
-const PackedOps kPackedOps = {.quantize_activations = quantize_activations, .packed_gemm = tile_gemm};
+const PackedOps kPackedOps = {.quantize_activations = quantize_activations,
+                              .packed_gemm = tile_gemm,
+                              .attention_span = avx512_vnni::codes_attention_span};
 
 }  // namespace hetero::kernels::amx

@@ -24,8 +24,10 @@ namespace {
 
 constexpr std::size_t kStepBytes = tile_tokens * tile_cols * sizeof(Bf16);  // 32 columns of 32 tokens or rows
 constexpr std::size_t kTileBytes = kStepBytes / 2;                          // of a tile register
-constexpr std::size_t kPanelBytes = 512 * 1024;                             // of rows expanded together
+constexpr std::size_t kPanelBytes = 576 * 1024;                             // of rows expanded together
 constexpr std::size_t kPanelSteps = 48;                                     // columns expanded together, at most
+constexpr std::size_t kNearSteps = 18;                                      // of 32 tokens in the L1 cache
+constexpr std::size_t kPair = tile_tokens * tile_tokens;                    // sums of 32 tokens and 32 rows
 static_assert(kPanelBytes <= kScratchFloats * sizeof(float) && kPanelSteps * kStepBytes <= kPanelBytes);
 static_assert(packed_cols == tile_cols && 2 * packed_rows == tile_tokens);
 
@@ -51,10 +53,48 @@ void expand_group(const Byte* block, std::size_t blocks, Byte* tile) {
     }
 }
 
+// Steps [first, first + steps) of `groups` groups from `from` on; two of them, 32 rows, lie together: [pair][step][2].
+void expand(Packing packing, const Byte* packed, std::size_t all_steps, std::size_t from, std::size_t groups,
+            std::size_t first, std::size_t steps, Byte* panel) {
+    visit_packing(packing, [&](auto pack) {
+        using P = decltype(pack);
+        for (std::size_t g = 0; g < groups; ++g)
+            expand_group<P>(packed + ((from + g) * all_steps + first) * P::kBlockBytes, steps,
+                            panel + g / 2 * steps * kStepBytes + g % 2 * kTileBytes);
+    });
+    memory_fence_for_tiles();
+}
+
 // ---- the product of 32 tokens and 32 rows
 
-template <bool Load>
-HETERO_INLINE void multiply_step(const Byte* x, const Byte* w, std::size_t steps, float* y, std::size_t y_bytes) {
+// What is done besides, a part at each step: vector units have time, and so have loads from far away.
+struct Nothing {
+    HETERO_INLINE void step() {}
+    HETERO_INLINE void finish() {}
+};
+
+// Brings 32 x 32 sums near, which are added to or written next.
+class Fetch {
+public:
+    HETERO_INLINE Fetch(const float* y, std::size_t stride, std::size_t steps)
+        : at_(y), stride_(stride), rows_((tile_tokens + steps - 1) / steps) {}
+    HETERO_INLINE void step() {
+        for (std::size_t i = 0; i < rows_ && left_ > 0; ++i, --left_, at_ += stride_) {
+            _mm_prefetch(at_, _MM_HINT_T0);
+            _mm_prefetch(at_ + 16, _MM_HINT_T0);
+        }
+    }
+    HETERO_INLINE void finish() {}
+
+private:
+    const float* at_;
+    std::size_t stride_, rows_, left_ = tile_tokens;
+};
+
+// The tokens come from the L1 cache; the rows pass by, and should not drive them out.
+template <bool Load, class Side>
+HETERO_INLINE void multiply_step(const Byte* x, const Byte* w, std::size_t steps, float* y, std::size_t y_bytes,
+                                 Side& side) {
     float* const below = y + 16 * y_bytes / sizeof(float);
     if constexpr (Load) {
         _tile_loadd(0, y, y_bytes);
@@ -69,22 +109,28 @@ HETERO_INLINE void multiply_step(const Byte* x, const Byte* w, std::size_t steps
     }
     for (std::size_t step = 0; step < steps; ++step, x += kStepBytes, w += kStepBytes) {
         _tile_loadd(4, x, 64);
-        _tile_loadd(6, w, 64);
+        _tile_stream_loadd(6, w, 64);
         _tile_dpbf16ps(0, 4, 6);
-        _tile_loadd(7, w + kTileBytes, 64);
+        _tile_stream_loadd(7, w + kTileBytes, 64);
         _tile_dpbf16ps(1, 4, 7);
         _tile_loadd(5, x + kTileBytes, 64);
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
+        side.step();
     }
+    side.finish();
+    memory_fence_for_tiles();
     _tile_stored(0, y, y_bytes);
     _tile_stored(1, y + 16, y_bytes);
     _tile_stored(2, below, y_bytes);
     _tile_stored(3, below + 16, y_bytes);
+    memory_fence_for_tiles();
 }
 
-HETERO_INLINE void multiply(const Byte* x, const Byte* w, std::size_t steps, bool load, float* y, std::size_t y_bytes) {
-    load ? multiply_step<true>(x, w, steps, y, y_bytes) : multiply_step<false>(x, w, steps, y, y_bytes);
+template <class Side>
+HETERO_INLINE void multiply(const Byte* x, const Byte* w, std::size_t steps, bool load, float* y, std::size_t y_bytes,
+                            Side side) {
+    load ? multiply_step<true>(x, w, steps, y, y_bytes, side) : multiply_step<false>(x, w, steps, y, y_bytes, side);
 }
 
 // Rows [row_begin, row_end) of 32 and the first `tokens` of 32: the others have no place in y.
@@ -94,62 +140,66 @@ void multiply_some(const Byte* x, const Byte* w, std::size_t steps, bool load, f
     const std::size_t bytes = (row_end - row_begin) * sizeof(float);
     for (std::size_t t = 0; load && t < tokens; ++t) std::memcpy(sums[t] + row_begin, y + t * y_stride, bytes);
     memory_fence_for_tiles();
-    multiply(x, w, steps, load, sums[0], sizeof sums[0]);
-    memory_fence_for_tiles();
+    multiply(x, w, steps, load, sums[0], sizeof sums[0], Nothing());
     for (std::size_t t = 0; t < tokens; ++t) std::memcpy(y + t * y_stride, sums[t] + row_begin, bytes);
 }
 
-struct Matrix {
-    const Byte* packed;
-    std::size_t row_begin, row_end, steps;
-};
+// The size of parts of n, none above `most`, that are about equal.
+HETERO_INLINE std::size_t even_part(std::size_t n, std::size_t most) {
+    const std::size_t parts = (n + most - 1) / most;
+    return (n + parts - 1) / parts;
+}
 
-template <class P>
-void gemm_packing(const Matrix& m, const Byte* x, std::size_t n_tokens, bool add, float* y, std::size_t y_stride,
-                  Byte* panel) {
-    const std::size_t panel_steps = smaller(m.steps, kPanelSteps);
-    const std::size_t pairs_at_once = kPanelBytes / (panel_steps * kStepBytes);
-    const std::size_t first_group = m.row_begin / packed_rows, end_group = (m.row_end + packed_rows - 1) / packed_rows;
+// Steps [0, steps) in parts that have their place in the L1 cache: part(first, steps).
+template <class Part>
+HETERO_INLINE void for_near_steps(std::size_t steps, Part part) {
+    const std::size_t size = even_part(steps, kNearSteps);
+    for (std::size_t first = 0; first < steps; first += size) part(first, smaller(size, steps - first));
+}
+
+void gemm(Packing packing, const void* packed, std::size_t row_begin, std::size_t row_end, std::size_t cols,
+          const Bf16* x_tiles, std::size_t n_tokens, bool add, float* y, std::size_t y_stride) {
+    if (row_begin >= row_end || n_tokens == 0) return;
+    auto* panel = reinterpret_cast<Byte*>(thread_scratch());
+    if (panel == nullptr || cols == 0)
+        return ref::tile_gemm(packing, packed, row_begin, row_end, cols, x_tiles, n_tokens, add, y, y_stride);
+    const WholeTiles tiles;
+    const auto* x = reinterpret_cast<const Byte*>(x_tiles);
+    const std::size_t all_steps = packed_blocks(cols), panel_steps = smaller(all_steps, kPanelSteps);
+    const std::size_t first_group = row_begin / packed_rows, end_group = (row_end + packed_rows - 1) / packed_rows;
+    const std::size_t pairs = (end_group - first_group + 1) / 2;
+    const std::size_t pairs_at_once = even_part(pairs, kPanelBytes / (panel_steps * kStepBytes));
     for (std::size_t from = first_group; from < end_group; from += 2 * pairs_at_once) {
         const std::size_t groups = smaller(2 * pairs_at_once, end_group - from);
-        for (std::size_t first = 0; first < m.steps; first += panel_steps) {
-            const std::size_t steps = smaller(panel_steps, m.steps - first);
-            for (std::size_t g = 0; g < groups; ++g)
-                expand_group<P>(m.packed + ((from + g) * m.steps + first) * P::kBlockBytes, steps,
-                                panel + g / 2 * steps * kStepBytes + g % 2 * kTileBytes);
-            memory_fence_for_tiles();
-            for (std::size_t t = 0; t < n_tokens; t += tile_tokens) {
-                const Byte* tokens = x + (t / tile_tokens * m.steps + first) * kStepBytes;
+        for (std::size_t first = 0; first < all_steps; first += panel_steps) {
+            const std::size_t panel_width = smaller(panel_steps, all_steps - first);
+            expand(packing, static_cast<const Byte*>(packed), all_steps, from, groups, first, panel_width, panel);
+            // 32 tokens and their sums stay near while the rows pass by.
+            const auto some_tokens = [&](std::size_t t, std::size_t s, std::size_t steps)
+                __attribute__((always_inline)) {
+                const Byte* tokens = x + (t / tile_tokens * all_steps + first + s) * kStepBytes;
+                const bool load = add || first + s > 0;
                 for (std::size_t g = 0; g < groups; g += 2) {
-                    const Byte* rows = panel + g / 2 * steps * kStepBytes;
+                    const Byte* rows = panel + (g / 2 * panel_width + s) * kStepBytes;
                     const std::size_t row = (from + g) * packed_rows;
-                    const std::size_t begin = row < m.row_begin ? m.row_begin - row : 0;
-                    const std::size_t end = smaller(tile_tokens, m.row_end - row), count = n_tokens - t;
-                    float* out = y + t * y_stride + (row + begin - m.row_begin);
-                    const bool load = add || first > 0;
+                    const std::size_t begin = row < row_begin ? row_begin - row : 0;
+                    const std::size_t end = smaller(tile_tokens, row_end - row), count = n_tokens - t;
+                    float* out = y + t * y_stride + (row + begin - row_begin);
+                    const float* next = g + 2 < groups ? out + tile_tokens : out + tile_tokens * y_stride - 16 * g;
                     if (begin == 0 && end == tile_tokens && count >= tile_tokens)
-                        multiply(tokens, rows, steps, load, out, y_stride * sizeof(float));
+                        multiply(tokens, rows, steps, load, out, y_stride * sizeof(float),
+                                 Fetch(next, y_stride, steps));
                     else
                         multiply_some(tokens, rows, steps, load, out, y_stride, begin, end,
                                       smaller(tile_tokens, count));
                 }
-            }
+            };
+            for (std::size_t t = 0; t < n_tokens; t += tile_tokens)
+                for_near_steps(
+                    panel_width, [&](std::size_t s, std::size_t steps)
+                                     __attribute__((always_inline)) { some_tokens(t, s, steps); });
         }
     }
-    memory_fence_for_tiles();
-}
-
-void gemm(Packing packing, const void* packed, std::size_t row_begin, std::size_t row_end, std::size_t cols,
-          const Bf16* x, std::size_t n_tokens, bool add, float* y, std::size_t y_stride) {
-    if (row_begin >= row_end || n_tokens == 0) return;
-    auto* panel = reinterpret_cast<Byte*>(thread_scratch());
-    if (panel == nullptr || cols == 0)
-        return ref::tile_gemm(packing, packed, row_begin, row_end, cols, x, n_tokens, add, y, y_stride);
-    const WholeTiles tiles;
-    const Matrix matrix{static_cast<const Byte*>(packed), row_begin, row_end, packed_blocks(cols)};
-    visit_packing(packing, [&](auto pack) {
-        gemm_packing<decltype(pack)>(matrix, reinterpret_cast<const Byte*>(x), n_tokens, add, y, y_stride, panel);
-    });
 }
 
 // ---- activations
@@ -200,9 +250,118 @@ void silu_mul(const float* gate, const float* up, std::size_t stride, std::size_
         });
 }
 
+// silu(gate) * up of 32 tokens and 32 rows, to tiles: a part at each step of the next product.
+class SiluMul {
+public:
+    SiluMul() = default;
+    HETERO_INLINE SiluMul(const float* sums, std::size_t tokens, std::size_t rows, Byte* out, std::size_t steps)
+        : at_(sums),
+          to_(out),
+          tokens_(tokens),
+          mask_(static_cast<__mmask32>((std::uint64_t{1} << rows) - 1)),
+          at_once_((tile_tokens + steps - 1) / steps),
+          left_(tile_tokens) {}
+    HETERO_INLINE void step() {
+        for (std::size_t i = 0; i < at_once_ && left_ > 0; ++i) one();
+    }
+    HETERO_INLINE void finish() {
+        while (left_ > 0) one();
+    }
+
+private:
+    HETERO_INLINE void one() {
+        const auto value = [&](std::size_t i) __attribute__((always_inline)) {
+            const __m512 g = _mm512_load_ps(at_ + i);
+            return g * sigmoid(g) * _mm512_load_ps(at_ + kPair + i);
+        };
+        const auto both = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(value(16), value(0)));
+        _mm512_storeu_si512(to_, _mm512_maskz_mov_epi16(tokens_ > 0 ? mask_ : 0, both));
+        tokens_ -= tokens_ > 0;
+        at_ += tile_tokens;
+        to_ += tile_cols * sizeof(Bf16);
+        --left_;
+    }
+
+    const float* at_ = nullptr;  // gate, then up: [token][row] each
+    Byte* to_ = nullptr;
+    std::size_t tokens_ = 0;  // that are there
+    __mmask32 mask_ = 0;
+    std::size_t at_once_ = 0, left_ = 0;
+};
+
+constexpr std::size_t kGatedPairs = 12;  // of gate and of up, at once
+
+void gated_gemm(const PackedRows& gate, const PackedRows& up, std::size_t row_begin, std::size_t row_end,
+                std::size_t cols, const Bf16* x_tiles, std::size_t n_tokens, const TileColumns& out) {
+    if (row_begin >= row_end || n_tokens == 0) return;
+    constexpr std::size_t kSums = kGatedPairs * 2 * kPair * sizeof(float), kScratch = kScratchFloats * sizeof(float);
+    static_assert(kPanelBytes + kSums <= kScratch);
+    auto* scratch = reinterpret_cast<Byte*>(thread_scratch());
+    if (scratch == nullptr || cols == 0)
+        return ref::tile_gated_gemm(gate, up, row_begin, row_end, cols, x_tiles, n_tokens, out);
+    auto* const sums = reinterpret_cast<float*>(scratch);
+    Byte* const panel = scratch + kSums;
+    const WholeTiles tiles;
+    const auto* x = reinterpret_cast<const Byte*>(x_tiles);
+    const std::size_t all_steps = packed_blocks(cols), out_steps = packed_blocks(out.cols);
+    // Of very wide matrices a part of the columns is expanded at once, again for each 32 tokens.
+    const std::size_t panel_steps = smaller(all_steps, (kScratch - kSums) / (2 * kStepBytes));
+    const std::size_t token_block = panel_steps < all_steps ? tile_tokens : n_tokens;
+    const std::size_t most = smaller(kGatedPairs, kPanelBytes / (2 * panel_steps * kStepBytes));
+    const std::size_t first_group = row_begin / packed_rows, end_group = (row_end + packed_rows - 1) / packed_rows;
+    const std::size_t pairs_at_once = even_part((end_group - first_group + 1) / 2, most > 0 ? most : 1);
+    const auto expand_rows = [&](const PackedRows& rows, std::size_t from, std::size_t groups, std::size_t first,
+                                 std::size_t steps, Byte* to) {
+        if (groups % 2 != 0) {  // nothing beside the last group
+            Byte* last = to + groups / 2 * steps * kStepBytes + kTileBytes;
+            for (std::size_t step = 0; step < steps; ++step, last += kStepBytes) std::memset(last, 0, kTileBytes);
+        }
+        expand(rows.packing, static_cast<const Byte*>(rows.data), all_steps, from, groups, first, steps, to);
+    };
+    for (std::size_t from = first_group; from < end_group; from += 2 * pairs_at_once) {
+        const std::size_t groups = smaller(2 * pairs_at_once, end_group - from), pairs = (groups + 1) / 2;
+        for (std::size_t block = 0; block < n_tokens; block += token_block) {
+            SiluMul pending;
+            for (std::size_t first = 0; first < all_steps; first += panel_steps) {
+                const std::size_t width = smaller(panel_steps, all_steps - first);
+                Byte* const up_panel = panel + pairs * width * kStepBytes;
+                expand_rows(gate, from, groups, first, width, panel);
+                expand_rows(up, from, groups, first, width, up_panel);
+                for (std::size_t t = block; t < smaller(block + token_block, n_tokens); t += tile_tokens)
+                    for_near_steps(
+                        width, [&](std::size_t s, std::size_t steps) __attribute__((always_inline)) {
+                            const Byte* tokens = x + (t / tile_tokens * all_steps + first + s) * kStepBytes;
+                            const bool load = first + s > 0, last = first + s + steps == all_steps;
+                            for (std::size_t pair = 0; pair < pairs; ++pair) {
+                                // Sums that are complete at once take turns in the same place.
+                                float* own = sums + (steps == all_steps ? 0 : pair * 2 * kPair);
+                                const std::size_t at = (pair * width + s) * kStepBytes;
+                                constexpr std::size_t stride = tile_tokens * sizeof(float);
+                                multiply(tokens, panel + at, steps, load, own, stride, pending);
+                                pending = {};
+                                multiply(tokens, up_panel + at, steps, load, own + kPair, stride, Nothing());
+                                if (!last) continue;
+                                const std::size_t row = from * packed_rows + pair * tile_tokens;
+                                const std::size_t col = out.first_col + row - row_begin;
+                                Byte* to = reinterpret_cast<Byte*>(out.tiles) +
+                                           (t / tile_tokens * out_steps + col / tile_cols) * kStepBytes;
+                                pending = SiluMul(own, smaller(tile_tokens, n_tokens - t),
+                                                  smaller(tile_tokens, row_end - row), to, steps);
+                            }
+                        });
+            }
+            pending.finish();
+        }
+    }
+}
+
 }  // namespace
 
-const TileOps kTileOps = {
-    .name = "amx", .round = round, .silu_mul = silu_mul, .gemm = gemm, .attention = tile_attention};
+const TileOps kTileOps = {.name = "amx",
+                          .round = round,
+                          .silu_mul = silu_mul,
+                          .gemm = gemm,
+                          .gated_gemm = gated_gemm,
+                          .attention = tile_attention};
 
 }  // namespace hetero::kernels::amx

@@ -175,9 +175,14 @@ HETERO_INLINE F32x16 weigh_keys(float* p, std::size_t begin, std::size_t end, fl
     F32x16 top = lowest;
     for (std::size_t run = first_run; run < end_run; ++run) {
         const std::size_t from = run * 16 < begin ? begin - run * 16 : 0, to = smaller(16, end - run * 16);
-        F32x16 s = where_between(from, to, load(p + 16 * run), lowest) * splat(scale);
-        if (softcap > 0) s = tanh(s / splat(softcap)) * splat(softcap);
-        s = where_between(from, to, s, lowest);
+        const bool all = from == 0 && to == 16;
+        F32x16 s = load(p + 16 * run);
+        if (!all) s = where_between(from, to, s, lowest);
+        s = s * splat(scale);
+        if (softcap > 0) {
+            s = tanh(s / splat(softcap)) * splat(softcap);
+            if (!all) s = where_between(from, to, s, lowest);
+        }
         scores[run] = s;
         top = max(s, top);
     }
@@ -356,7 +361,7 @@ void attend(const AttentionArgs& a) {
     }
 }
 
-void attention(const AttentionArgs& a) {
+[[maybe_unused]] void attention(const AttentionArgs& a) {
     if (a.k.codes != KvCodes::floats || a.v.codes != KvCodes::floats || a.k.dtype != a.v.dtype) {
         const bool fits = kTileKeys * (a.head_dim_k + a.head_dim_v) <= kScratchFloats && thread_scratch() != nullptr;
         return fits && can_convert(a.k, a.head_dim_k) && can_convert(a.v, a.head_dim_v) ? attend<AnyElement>(a)

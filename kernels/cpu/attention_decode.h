@@ -1,238 +1,14 @@
 // Attention of one query over a span of keys, for the heads that share K and V: a step of decode. K and V are read
-// once, in the type they are kept in, and are widened in registers; codes are not multiplied by their scales one by
-// one, scores and weights are. Spans give (max, sum, acc), as in Flash-Decoding (https://arxiv.org/abs/2311.01282), and
-// are merged in order. Included by generic.h, once per instruction set.
+// once, in the type they are kept in; codes are not multiplied by their scales one by one, scores and weights are.
+// Spans give (max, sum, acc), as in Flash-Decoding (https://arxiv.org/abs/2311.01282), and are merged in order.
+// Included once per instruction set, after attention.h.
 #pragma once
+#include "kernels/cpu/attention_runs.h"
+//
+#include "kernels/cpu/attention_codes.h"
 
 namespace hetero::kernels::HETERO_ISA {
 namespace {
-
-constexpr int kHeadsAtOnce = kParts == 1 ? 4 : 1;  // sums that fit the registers
-constexpr std::size_t kMostGroups = 8;             // scales of a token and head
-
-// 16 lanes of a row: run r has dims 16 r to 16 r + 15, or, of codes of 4 bits, every other dim of a block of 32, the
-// even ones first. Values are to be multiplied by kFactor.
-template <class Element>
-struct FloatRuns {
-    static constexpr bool kPaired = false;
-    static constexpr float kFactor = 1;
-    template <int Odd>
-    static HETERO_INLINE F32x16 at(const std::uint8_t* row, std::size_t r) {
-        return Element::load_lanes(reinterpret_cast<const typename Element::Type*>(row) + 16 * r);
-    }
-    static HETERO_INLINE F32x16 some(const std::uint8_t* row, std::size_t r, std::size_t n) {
-        return load_some<Element>(reinterpret_cast<const typename Element::Type*>(row) + 16 * r, n);
-    }
-};
-struct CodeRuns {
-    static constexpr bool kPaired = false;
-    static constexpr float kFactor = 1;
-    static HETERO_INLINE F32x16 some(const std::uint8_t*, std::size_t, std::size_t) {
-        return zero();
-    }  // whole runs only
-};
-struct I8Runs : CodeRuns {
-    template <int Odd>
-    static HETERO_INLINE F32x16 at(const std::uint8_t* row, std::size_t r) {
-        return signed_values(bytes_load(row + 16 * r));
-    }
-};
-struct U8Runs : CodeRuns {
-    template <int Odd>
-    static HETERO_INLINE F32x16 at(const std::uint8_t* row, std::size_t r) {
-        return unsigned_values(bytes_load(row + 16 * r));
-    }
-};
-struct E4m3fnRuns : CodeRuns {
-    static constexpr float kFactor = 256;
-    template <int Odd>
-    static HETERO_INLINE F32x16 at(const std::uint8_t* row, std::size_t r) {
-        return load_e4m3fn(row + 16 * r);
-    }
-};
-template <int Odd>
-HETERO_INLINE I32x16 paired_codes(const std::uint8_t* row, std::size_t r) {  // in the low 4 bits; Odd: r % 2
-    const I32x16 both = widen_unsigned(bytes_load(row + 16 * (r / 2)));
-    return Odd == 0 ? both : shift_right<4>(both);
-}
-struct U4Runs : CodeRuns {
-    static constexpr bool kPaired = true;
-    template <int Odd>
-    static HETERO_INLINE F32x16 at(const std::uint8_t* row, std::size_t r) {
-        return lookup(iota(), paired_codes<Odd>(row, r));
-    }
-};
-struct I4Runs : CodeRuns {
-    static constexpr bool kPaired = true;
-    template <int Odd>
-    static HETERO_INLINE F32x16 at(const std::uint8_t* row, std::size_t r) {
-        return signed_nibbles(paired_codes<Odd>(row, r));
-    }
-};
-
-HETERO_INLINE void prefetch(const std::uint8_t* p, std::size_t bytes) {
-    for (std::size_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i);
-}
-
-// Rows of a tile, and the same rows of the next one, to be fetched meanwhile (null: none).
-struct TileRows {
-    const std::uint8_t* data;
-    std::size_t row_bytes;
-    const std::uint8_t* next;
-};
-
-// scores[head][key] = q[head] . k[key] over the dims [first, end), `first` a multiple of 16, for N heads.
-template <class Runs, int N>
-void dot_keys(TileRows k, std::size_t n_keys, const float* q, std::size_t q_stride, std::size_t first, std::size_t end,
-              float* scores) {
-    const std::size_t first_run = first / 16, end_run = end / 16, left = end % 16;
-    std::size_t key = 0;
-    for (; key + 4 <= n_keys; key += 4) {
-        const std::uint8_t* rows = k.data + key * k.row_bytes;
-        if (k.next) prefetch(k.next + key * k.row_bytes, 4 * k.row_bytes);
-        F32x16 acc[N][4];
-#pragma GCC unroll 4
-        for (int h = 0; h < N; ++h)
-#pragma GCC unroll 4
-            for (int j = 0; j < 4; ++j) acc[h][j] = zero();
-        const auto take = [&](const float* q_run, const F32x16(&values)[4]) __attribute__((always_inline)) {
-#pragma GCC unroll 4
-            for (int h = 0; h < N; ++h) {
-                const F32x16 qd = load(q_run + static_cast<std::size_t>(h) * q_stride);
-#pragma GCC unroll 4
-                for (int j = 0; j < 4; ++j) acc[h][j] = fma(qd, values[j], acc[h][j]);
-            }
-        };
-        F32x16 values[4];
-        const auto row = [&](int j) { return rows + static_cast<std::size_t>(j) * k.row_bytes; };
-        std::size_t r = first_run;
-        for (; r + 2 <= end_run; r += 2) {
-#pragma GCC unroll 4
-            for (int j = 0; j < 4; ++j) values[j] = Runs::template at<0>(row(j), r);
-            take(q + 16 * r, values);
-#pragma GCC unroll 4
-            for (int j = 0; j < 4; ++j) values[j] = Runs::template at<1>(row(j), r + 1);
-            take(q + 16 * (r + 1), values);
-        }
-        if (r < end_run) {  // not of pairs
-#pragma GCC unroll 4
-            for (int j = 0; j < 4; ++j) values[j] = Runs::template at<0>(row(j), r);
-            take(q + 16 * r, values);
-        }
-        if (left != 0) {
-            for (int j = 0; j < 4; ++j) values[j] = Runs::some(row(j), end_run, left);
-            take(q + 16 * end_run, values);
-        }
-        store_sums(acc, scores + key, kTileKeys);
-    }
-    for (; key < n_keys; ++key) {
-        const std::uint8_t* row = k.data + key * k.row_bytes;
-        for (std::size_t h = 0; h < N; ++h) {
-            const float* qh = q + h * q_stride;
-            F32x16 acc = zero();
-            for (std::size_t r = first_run; r < end_run; ++r)
-                acc = fma(load(qh + 16 * r), r % 2 == 0 ? Runs::template at<0>(row, r) : Runs::template at<1>(row, r),
-                          acc);
-            if (left != 0) acc = fma(load(qh + 16 * end_run), Runs::some(row, end_run, left), acc);
-            scores[h * kTileKeys + key] = sum(acc);
-        }
-    }
-}
-
-// acc[head] = acc[head] * correction[head] + the sum of weights[head][key] * v[key], R runs from `run` on, an even
-// number where R is even, of which the last has `left` dims (0: all).
-template <class Runs, int N, int R>
-HETERO_INLINE void add_runs(TileRows v, std::size_t n_keys, const float* weights, std::size_t weights_stride,
-                            const F32x16* correction, float* acc, std::size_t acc_stride, std::size_t run,
-                            std::size_t left) {
-    F32x16 sums[N][R];
-#pragma GCC unroll 4
-    for (int h = 0; h < N; ++h)
-#pragma GCC unroll 4
-        for (int r = 0; r < R; ++r)
-            sums[h][r] =
-                load(acc + static_cast<std::size_t>(h) * acc_stride + 16 * (run + static_cast<std::size_t>(r))) *
-                correction[h];
-    for (std::size_t key = 0; key < n_keys; ++key) {
-        const std::uint8_t* row = v.data + key * v.row_bytes;
-        if (v.next && key % 4 == 0) prefetch(v.next + key * v.row_bytes, 4 * v.row_bytes);
-        F32x16 weight[N];
-#pragma GCC unroll 4
-        for (int h = 0; h < N; ++h) weight[h] = splat(weights[static_cast<std::size_t>(h) * weights_stride + key]);
-#pragma GCC unroll 4
-        for (int r = 0; r < R; ++r) {
-            const std::size_t at = run + static_cast<std::size_t>(r);
-            const F32x16 value = R == 1 && left != 0 ? Runs::some(row, at, left)
-                                 : r % 2 == 0        ? Runs::template at<0>(row, at)
-                                                     : Runs::template at<1>(row, at);
-#pragma GCC unroll 4
-            for (int h = 0; h < N; ++h) sums[h][r] = fma(weight[h], value, sums[h][r]);
-        }
-    }
-#pragma GCC unroll 4
-    for (int h = 0; h < N; ++h)
-#pragma GCC unroll 4
-        for (int r = 0; r < R; ++r)
-            store(acc + static_cast<std::size_t>(h) * acc_stride + 16 * (run + static_cast<std::size_t>(r)),
-                  sums[h][r]);
-}
-
-// The same over the dims [first, end), `first` a multiple of 16.
-template <class Runs, int N>
-void add_rows(TileRows v, std::size_t n_keys, const float* weights, std::size_t weights_stride,
-              const F32x16* correction, float* acc, std::size_t acc_stride, std::size_t first, std::size_t end) {
-    std::size_t run = first / 16;
-    for (; 16 * (run + 4) <= end; run += 4, v.next = nullptr)
-        add_runs<Runs, N, 4>(v, n_keys, weights, weights_stride, correction, acc, acc_stride, run, 0);
-    if (16 * (run + 2) <= end) {
-        add_runs<Runs, N, 2>(v, n_keys, weights, weights_stride, correction, acc, acc_stride, run, 0);
-        run += 2;
-        v.next = nullptr;
-    }
-    for (; 16 * run < end; ++run, v.next = nullptr) {
-        const std::size_t left = end - 16 * run < 16 ? end - 16 * run : 0;
-        add_runs<Runs, N, 1>(v, n_keys, weights, weights_stride, correction, acc, acc_stride, run, left);
-    }
-}
-
-// What one way to store K or V needs, for 1 to kHeadsAtOnce heads.
-struct SpanKernels {
-    decltype(&dot_keys<FloatRuns<F32Element>, 1>) dot[kHeadsAtOnce];
-    decltype(&add_rows<FloatRuns<F32Element>, 1>) add[kHeadsAtOnce];
-    bool paired;
-    float factor;
-};
-template <class Runs>
-const SpanKernels& kernels_for() {
-    if constexpr (kHeadsAtOnce == 1) {
-        static constexpr SpanKernels k{{dot_keys<Runs, 1>}, {add_rows<Runs, 1>}, Runs::kPaired, Runs::kFactor};
-        return k;
-    } else {
-        static constexpr SpanKernels k{{dot_keys<Runs, 1>, dot_keys<Runs, 2>, dot_keys<Runs, 3>, dot_keys<Runs, 4>},
-                                       {add_rows<Runs, 1>, add_rows<Runs, 2>, add_rows<Runs, 3>, add_rows<Runs, 4>},
-                                       Runs::kPaired,
-                                       Runs::kFactor};
-        return k;
-    }
-}
-const SpanKernels& span_kernels(const KvView& view) {
-    switch (view.codes) {
-        case KvCodes::i8:
-            return kernels_for<I8Runs>();
-        case KvCodes::u8:
-            return kernels_for<U8Runs>();
-        case KvCodes::i4:
-            return kernels_for<I4Runs>();
-        case KvCodes::u4:
-            return kernels_for<U4Runs>();
-        case KvCodes::e4m3fn:
-            return kernels_for<E4m3fnRuns>();
-        case KvCodes::floats:
-            break;
-    }
-    if (view.dtype == DType::f16) return kernels_for<FloatRuns<F16Element>>();
-    return view.dtype == DType::bf16 ? kernels_for<FloatRuns<BF16Element>>() : kernels_for<FloatRuns<F32Element>>();
-}
 
 HETERO_INLINE std::size_t row_bytes(const KvView& view) {
     if (view.codes == KvCodes::floats) return view.token_stride * (view.dtype == DType::f32 ? 4 : 2);
@@ -253,7 +29,7 @@ class SpanHeads {
 public:
     static std::size_t padded(std::size_t dims) { return (dims + 31) / 32 * 32; }
     static std::size_t scratch_floats(const AttentionArgs& a) {  // at most; the same on every instruction set
-        return 4 * (3 * padded(a.head_dim_k) + padded(a.head_dim_v) + (2 + kMostGroups) * kTileKeys);
+        return 4 * (4 * padded(a.head_dim_k) + padded(a.head_dim_v) + (2 + kMostGroups) * kTileKeys);
     }
 
     SpanHeads(const AttentionArgs& args, std::size_t first_head, std::size_t n_heads, bool ahead, float* scratch)
@@ -262,13 +38,16 @@ public:
           ahead_(ahead),
           k_(span_kernels(args.k)),
           v_(span_kernels(args.v)),
+          k_units_(args.exact ? nullptr : unit_kernels(args.k, args.head_dim_k)),
+          v_units_(args.exact ? nullptr : unit_kernels(args.v, args.head_dim_v)),
           open_(kernels_for<FloatRuns<F16Element>>()),
           k_stride_(padded(args.head_dim_k)),
           v_stride_(padded(args.head_dim_v)),
           q_(scratch),
           q_runs_(q_ + kHeadsAtOnce * k_stride_),
           q_scaled_(q_runs_ + kHeadsAtOnce * k_stride_),
-          acc_(q_scaled_ + kHeadsAtOnce * k_stride_),
+          q_split_(reinterpret_cast<std::uint8_t*>(q_scaled_ + kHeadsAtOnce * k_stride_)),
+          acc_(q_scaled_ + 2 * kHeadsAtOnce * k_stride_),
           scores_(acc_ + kHeadsAtOnce * v_stride_),
           products_(scores_ + kHeadsAtOnce * kTileKeys),
           weights_(products_ + kHeadsAtOnce * kTileKeys) {
@@ -284,15 +63,16 @@ public:
                 q_sums_[h][g] = 0;
             }
         }
-        if (has_codes(a_.k) && a_.k.group != 0 && a_.k.zero_offset != 0) {
-            for (std::size_t h = 0; h < n_; ++h)
-                for (std::size_t g = 0; g < a_.head_dim_k / a_.k.group; ++g) {
-                    F32x16 total = zero();
-                    for (std::size_t d = 0; d < a_.k.group; d += 16)
-                        total = total + load(q_ + h * k_stride_ + g * a_.k.group + d);
-                    q_sums_[h][g] = sum(total);
-                }
-        }
+        if (!has_codes(a_.k) || a_.k.group == 0) return;
+        for (std::size_t h = 0; h < n_; ++h)
+            for (std::size_t g = 0; g < a_.head_dim_k / a_.k.group; ++g) {
+                const std::size_t first = h * k_stride_ + g * a_.k.group;
+                if (k_units_) q_splits_[h][g] = split_query(q_runs_ + first, a_.k.group, q_split_ + 2 * first);
+                if (a_.k.zero_offset == 0) continue;
+                F32x16 total = zero();
+                for (std::size_t d = 0; d < a_.k.group; d += 16) total = total + load(q_ + first + d);
+                q_sums_[h][g] = sum(total);
+            }
     }
 
     // Keys [begin, end) of the tile; `more`: the next one will be read too.
@@ -357,6 +137,8 @@ private:
         if (!has_codes(k)) {
             k_.dot[n_ - 1](rows(k, tile, begin, more), closed - begin, q_, k_stride_, 0, a_.head_dim_k,
                            scores_ + begin);
+        } else if (k.group != 0 && k_units_) {
+            score_units(tile, begin, closed, more);
         } else if (k.group != 0) {
             for (std::size_t g = 0; g < a_.head_dim_k / k.group; ++g)
                 score_group(tile, begin, closed, g, more && g == 0);
@@ -387,6 +169,49 @@ private:
             }
     }
 
+    // `total` is what is to be taken off the dots of raised codes.
+    Split split_query(const float* q, std::size_t dims, std::uint8_t* out) const {
+        const Split whole = split(q, dims, out);
+        return {whole.factor, raised_by(a_.k.codes) * whole.total};
+    }
+
+    // The same of all groups, in integers.
+    void score_units(std::size_t tile, std::size_t begin, std::size_t end, bool more) {
+        const KvView& k = a_.k;
+        const TileRows keys = rows(k, tile, 0, more);
+        const std::size_t groups = a_.head_dim_k / k.group, units = k.group / k_units_->dims;
+        const std::uint16_t* scales = halves(k, tile, k.scale_offset);
+        const std::uint16_t* lows = k.zero_offset == 0 ? nullptr : halves(k, tile, k.zero_offset);
+        for (std::size_t i = begin / 16 * 16; i < end; i += 16) {
+            if (keys.next) prefetch(keys.next + i * keys.row_bytes, 16 * keys.row_bytes);
+            F32x16 values[kHeadsAtOnce];
+            for (std::size_t h = 0; h < n_; ++h) values[h] = zero();
+            for (std::size_t g = 0; g < groups; ++g) {
+                I32x16 dots[kHeadsAtOnce];
+                k_units_->dot[n_ - 1](keys.data + i * keys.row_bytes, keys.row_bytes, g * units, (g + 1) * units,
+                                      q_split_, 2 * k_stride_, dots);
+                const F32x16 scale = load_f16(scales + g * kTileKeys + i);
+                const F32x16 low = lows ? load_f16(lows + g * kTileKeys + i) : zero();
+                for (std::size_t h = 0; h < n_; ++h) {
+                    const Split& q = q_splits_[h][g];
+                    const F32x16 dot = to_float(dots[h] - splat_int(q.total));
+                    values[h] = fma(dot, scale * splat(q.factor), values[h]);
+                    if (lows) values[h] = fma(low, splat(q_sums_[h][g]), values[h]);
+                }
+            }
+            set_scores(i, begin, end, values);
+        }
+    }
+
+    // Those of 16 keys from i on, of which [begin, end) are wanted; others may have theirs already.
+    void set_scores(std::size_t i, std::size_t begin, std::size_t end, const F32x16* values) {
+        const std::size_t from = i < begin ? begin - i : 0, to = smaller(16, end - i);
+        for (std::size_t h = 0; h < n_; ++h) {
+            float* score = scores_ + h * kTileKeys + i;
+            store(score, from == 0 && to == 16 ? values[h] : where_between(from, to, values[h], load(score)));
+        }
+    }
+
     // Tokens that share a scale for each dim: the scales go to the query.
     void score_block(std::size_t tile, std::size_t begin, std::size_t end, std::size_t block, bool more) {
         const KvView& k = a_.k;
@@ -412,6 +237,7 @@ private:
             }
             if (low) added[h] = sum(total);
         }
+        if (k_units_) return score_block_units(tile, begin, end, added, more);
         k_.dot[n_ - 1](rows(k, tile, begin, more), end - begin, q_scaled_, k_stride_, 0, a_.head_dim_k,
                        scores_ + begin);
         if (!low) return;
@@ -423,6 +249,25 @@ private:
             }
     }
 
+    void score_block_units(std::size_t tile, std::size_t begin, std::size_t end, const float* added, bool more) {
+        const TileRows keys = rows(a_.k, tile, 0, more);
+        Split scaled[kHeadsAtOnce] = {};
+        for (std::size_t h = 0; h < n_; ++h)
+            scaled[h] = split_query(q_scaled_ + h * k_stride_, a_.head_dim_k, q_split_ + 2 * h * k_stride_);
+        for (std::size_t i = begin / 16 * 16; i < end; i += 16) {
+            if (keys.next) prefetch(keys.next + i * keys.row_bytes, 16 * keys.row_bytes);
+            I32x16 dots[kHeadsAtOnce];
+            k_units_->dot[n_ - 1](keys.data + i * keys.row_bytes, keys.row_bytes, 0, a_.head_dim_k / k_units_->dims,
+                                  q_split_, 2 * k_stride_, dots);
+            F32x16 values[kHeadsAtOnce];
+            for (std::size_t h = 0; h < n_; ++h) {
+                const F32x16 dot = to_float(dots[h] - splat_int(scaled[h].total));
+                values[h] = fma(dot, splat(scaled[h].factor), splat(added[h]));
+            }
+            set_scores(i, begin, end, values);
+        }
+    }
+
     void add_values(std::size_t tile, std::size_t begin, std::size_t end, bool more) {
         const KvView& v = a_.v;
         const TileRows values = rows(v, tile, begin, more);
@@ -431,6 +276,7 @@ private:
                            a_.head_dim_v);
             return;
         }
+        if (v_units_) return add_units(tile, begin, end, more);
         const std::size_t groups = a_.head_dim_v / v.group;
         for (std::size_t h = 0; h < n_; ++h)
             for (std::size_t g = 0; g < groups; ++g) scale_weights(h, g, tile, begin, end);
@@ -441,25 +287,77 @@ private:
         }
     }
 
+    void add_units(std::size_t tile, std::size_t begin, std::size_t end, bool more) {
+        const std::size_t groups = a_.head_dim_v / a_.v.group, units = a_.v.group / v_units_->dims;
+        TileRows values = rows(a_.v, tile, 0, more);
+        for (std::size_t g = 0; g < groups; ++g) {
+            SplitWeights weights[kHeadsAtOnce];
+            for (std::size_t h = 0; h < n_; ++h) weights[h] = split_weights(h, g, tile, begin, end);
+            for (std::size_t unit = g * units; unit < (g + 1) * units; ++unit) {
+                v_units_->add[n_ - 1](values, begin / 16, (end + 15) / 16, unit, weights, correction_, acc_, v_stride_);
+                values.next = nullptr;
+            }
+        }
+    }
+
+    SplitWeights split_weights(std::size_t h, std::size_t g, std::size_t tile, std::size_t begin, std::size_t end) {
+        const std::size_t first_run = begin / 16, end_run = (end + 15) / 16;
+        F32x16 weights[kTileKeys / 16], top = zero();
+        for_weights(
+            h, g, tile, begin, end, [&](std::size_t run, F32x16 weight) __attribute__((always_inline)) {
+                weights[run] = weight;
+                top = max(weight, top);
+            });
+        const float largest = max_lane(top);
+        const F32x16 inverse = splat(split_inverse(largest));
+        auto* numbers = reinterpret_cast<std::uint8_t*>(weights_ + (h * kMostGroups + g) * kTileKeys);
+        F32x16 total = zero();
+        for (std::size_t run = first_run; run < end_run; ++run) {
+            const I32x16 rounded = round_to_int(weights[run] * inverse);
+            store_split(numbers + kSplitBytes * run, rounded);
+            total = total + to_float(rounded);
+        }
+        const int raised = raised_by(a_.v.codes);
+        return {numbers, split_factor(largest), raised == 0 ? 0 : raised * static_cast<int>(sum(total))};
+    }
+
     void scale_weights(std::size_t h, std::size_t g, std::size_t tile, std::size_t begin, std::size_t end) {
+        float* to = weights_ + (h * kMostGroups + g) * kTileKeys;
+        for_weights(
+            h, g, tile, begin,
+            end, [&](std::size_t run, F32x16 weight) __attribute__((always_inline)) { store(to + 16 * run, weight); });
+    }
+
+    // visit(run, weights * scales) for each 16 keys, 0 where they are not in sight; weights * zeros are summed.
+    template <class Visit>
+    HETERO_INLINE void for_weights(std::size_t h, std::size_t g, std::size_t tile, std::size_t begin, std::size_t end,
+                                   Visit visit) {
         const KvView& v = a_.v;
         const std::uint16_t* scale = halves(v, tile, v.scale_offset) + g * kTileKeys;
         const std::uint16_t* low = v.zero_offset == 0 ? nullptr : halves(v, tile, v.zero_offset) + g * kTileKeys;
-        if (low) zeros_[h][g] = zeros_[h][g] * correction_[h];
-        for (std::size_t i = begin / 16 * 16; i < end; i += 16) {
-            const std::size_t from = i < begin ? begin - i : 0, to = smaller(16, end - i);
+        F32x16 zeros = low ? zeros_[h][g] * correction_[h] : zero();
+        for (std::size_t run = begin / 16; 16 * run < end; ++run) {
+            const std::size_t i = 16 * run, from = i < begin ? begin - i : 0, to = smaller(16, end - i);
+            const bool all = from == 0 && to == 16;
             const F32x16 weight = load(scores_ + h * kTileKeys + i);
-            store(weights_ + (h * kMostGroups + g) * kTileKeys + i, weight * (load_f16(scale + i) * splat(v_.factor)));
-            if (low) zeros_[h][g] = zeros_[h][g] + where_between(from, to, weight * load_f16(low + i), zero());
+            const F32x16 scaled = weight * (load_f16(scale + i) * splat(v_.factor));
+            visit(run, all ? scaled : where_between(from, to, scaled, zero()));
+            if (!low) continue;
+            const F32x16 added = weight * load_f16(low + i);
+            zeros = zeros + (all ? added : where_between(from, to, added, zero()));
         }
+        if (low) zeros_[h][g] = zeros;
     }
 
     const AttentionArgs& a_;
     std::size_t n_;
     bool ahead_;
-    const SpanKernels &k_, &v_, &open_;
+    const SpanKernels &k_, &v_;
+    const UnitKernels *k_units_, *v_units_;  // null: in f32
+    const SpanKernels& open_;
     std::size_t k_stride_, v_stride_;
     float *q_, *q_runs_, *q_scaled_;  // [head][dim]: as given, in the order of runs, times the scales of a block
+    std::uint8_t* q_split_;           // [head], of q_runs_ or q_scaled_
     float* acc_;                      // [head][dim], in the order of runs
     float *scores_, *products_;       // [head][key of the tile]; scores become weights
     float* weights_;                  // [head][group][key of the tile], times the scales
@@ -467,6 +365,7 @@ private:
     F32x16 correction_[kHeadsAtOnce];
     F32x16 zeros_[kHeadsAtOnce][kMostGroups];  // by key mod 16: the sum of weight * zero
     float q_sums_[kHeadsAtOnce][kMostGroups];
+    Split q_splits_[kHeadsAtOnce][kMostGroups];
 };
 
 void attention_span(const AttentionArgs& a, std::size_t key_begin, std::size_t key_end, float* parts,
@@ -489,7 +388,7 @@ void attention_span(const AttentionArgs& a, std::size_t key_begin, std::size_t k
     }
 }
 
-void attention_merge(const float* parts, std::size_t n_spans, std::size_t head_dim, float* out) {
+[[maybe_unused]] void attention_merge(const float* parts, std::size_t n_spans, std::size_t head_dim, float* out) {
     const std::size_t stride = head_dim + 2;
     float max = parts[0];
     for (std::size_t span = 1; span < n_spans; ++span) max = parts[span * stride] > max ? parts[span * stride] : max;

@@ -1,5 +1,5 @@
 // The vector backends of x86-64 and Arm. avx2, avx512 and neon are compiled from the same sources (see generic.h); the
-// others are one of these with products of packed weights that use further instructions.
+// others are one of these with products of packed weights, and of codes of K and V, that use further instructions.
 #pragma once
 #include "kernels/api/ops.h"
 #include "kernels/api/tiles.h"
@@ -9,6 +9,7 @@ namespace hetero::kernels {
 struct PackedOps {
     decltype(Ops::quantize_activations) quantize_activations;
     decltype(Ops::packed_gemm) packed_gemm;
+    decltype(Ops::attention_span) attention_span;  // null: the base's own
 };
 
 namespace avx2 {
@@ -25,6 +26,8 @@ bool supported();
 }  // namespace avx512
 namespace avx512_vnni {
 extern const PackedOps kPackedOps;
+void codes_attention_span(const AttentionArgs& args, std::size_t key_begin, std::size_t key_end, float* parts,
+                          std::size_t parts_stride);
 bool supported();
 }  // namespace avx512_vnni
 namespace amx {

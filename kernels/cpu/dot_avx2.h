@@ -55,5 +55,43 @@ HETERO_INLINE Words dot_wide(Words sum, Words codes, Words x) {
 }
 #endif
 
+// ---- bytes and numbers of 16 bits (split.h)
+
+HETERO_INLINE Words words_shift_left_8(Words v) { return _mm256_slli_epi32(v, 8); }
+HETERO_INLINE Words bytes_flip(Words v, int bits) {
+    return _mm256_xor_si256(v, _mm256_set1_epi8(static_cast<char>(bits)));
+}
+
+HETERO_INLINE __m256i two_rows(const std::uint8_t* p, std::size_t step) {
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(bytes_load(p)), bytes_load(p + step), 1);
+}
+// words[j]: bytes 4 j to 4 j + 3 of 16 rows of 16 bytes; a lane is a row.
+HETERO_INLINE void row_words(const std::uint8_t* p, std::size_t step, Words (&words)[4][kParts]) {
+#pragma GCC unroll 2
+    for (int part = 0; part < kParts; ++part, p += 8 * step) {
+        const __m256i r0 = two_rows(p, 4 * step), r1 = two_rows(p + step, 4 * step);
+        const __m256i r2 = two_rows(p + 2 * step, 4 * step), r3 = two_rows(p + 3 * step, 4 * step);
+        const __m256i a = _mm256_unpacklo_epi32(r0, r1), b = _mm256_unpackhi_epi32(r0, r1);
+        const __m256i c = _mm256_unpacklo_epi32(r2, r3), d = _mm256_unpackhi_epi32(r2, r3);
+        words[0][part] = _mm256_unpacklo_epi64(a, c);
+        words[1][part] = _mm256_unpackhi_epi64(a, c);
+        words[2][part] = _mm256_unpacklo_epi64(b, d);
+        words[3][part] = _mm256_unpackhi_epi64(b, d);
+    }
+}
+// Lane i: byte i of 4 rows of 16 bytes.
+HETERO_INLINE void column_words(const std::uint8_t* p, std::size_t step, Words (&words)[kParts]) {
+    const U8x16 r0 = bytes_load(p), r1 = bytes_load(p + step);
+    const U8x16 r2 = bytes_load(p + 2 * step), r3 = bytes_load(p + 3 * step);
+    const __m128i a = zip_low(r0, r1), b = zip_high(r0, r1), c = zip_low(r2, r3), d = zip_high(r2, r3);
+    words[0] = _mm256_set_m128i(_mm_unpackhi_epi16(a, c), _mm_unpacklo_epi16(a, c));
+    words[1] = _mm256_set_m128i(_mm_unpackhi_epi16(b, d), _mm_unpacklo_epi16(b, d));
+}
+
+// As numbers of 16 bits, and the sums of two products of such.
+HETERO_INLINE Words even_bytes(Words v) { return _mm256_and_si256(v, _mm256_set1_epi16(255)); }
+HETERO_INLINE Words odd_bytes(Words v) { return _mm256_srli_epi16(v, 8); }
+HETERO_INLINE Words dot_halves(Words sum, Words a, Words b) { return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b)); }
+
 }  // namespace
 }  // namespace hetero::kernels::HETERO_ISA

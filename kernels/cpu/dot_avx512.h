@@ -46,5 +46,39 @@ HETERO_INLINE Words dot_wide(Words sum, Words codes, Words x) {
 }
 #endif
 
+// ---- bytes and numbers of 16 bits (split.h)
+
+HETERO_INLINE Words words_shift_left_8(Words v) { return _mm512_slli_epi32(v, 8); }
+HETERO_INLINE Words bytes_flip(Words v, int bits) {
+    return _mm512_xor_si512(v, _mm512_set1_epi8(static_cast<char>(bits)));
+}
+
+// Rows 0, 1, 2 and 3 of 16 bytes side by side.
+HETERO_INLINE __m512i four_rows(const std::uint8_t* p, std::size_t step) {
+    __m512i v = _mm512_castsi128_si512(bytes_load(p));
+    v = _mm512_inserti32x4(v, bytes_load(p + step), 1);
+    v = _mm512_inserti32x4(v, bytes_load(p + 2 * step), 2);
+    return _mm512_inserti32x4(v, bytes_load(p + 3 * step), 3);
+}
+HETERO_INLINE void row_words(const std::uint8_t* p, std::size_t step, Words (&words)[4][kParts]) {
+    const __m512i r0 = four_rows(p, 4 * step), r1 = four_rows(p + step, 4 * step);
+    const __m512i r2 = four_rows(p + 2 * step, 4 * step), r3 = four_rows(p + 3 * step, 4 * step);
+    const __m512i a = _mm512_unpacklo_epi32(r0, r1), b = _mm512_unpackhi_epi32(r0, r1);
+    const __m512i c = _mm512_unpacklo_epi32(r2, r3), d = _mm512_unpackhi_epi32(r2, r3);
+    words[0][0] = _mm512_unpacklo_epi64(a, c);
+    words[1][0] = _mm512_unpackhi_epi64(a, c);
+    words[2][0] = _mm512_unpacklo_epi64(b, d);
+    words[3][0] = _mm512_unpackhi_epi64(b, d);
+}
+HETERO_INLINE void column_words(const std::uint8_t* p, std::size_t step, Words (&words)[kParts]) {
+    const __m512i lanes = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    const __m512i bytes = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+    words[0] = _mm512_shuffle_epi8(_mm512_permutexvar_epi32(lanes, four_rows(p, step)), bytes);
+}
+
+HETERO_INLINE Words even_bytes(Words v) { return _mm512_and_si512(v, _mm512_set1_epi16(255)); }
+HETERO_INLINE Words odd_bytes(Words v) { return _mm512_srli_epi16(v, 8); }
+HETERO_INLINE Words dot_halves(Words sum, Words a, Words b) { return _mm512_add_epi32(sum, _mm512_madd_epi16(a, b)); }
+
 }  // namespace
 }  // namespace hetero::kernels::HETERO_ISA

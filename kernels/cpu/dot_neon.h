@@ -47,5 +47,48 @@ HETERO_INLINE Words dot_wide(Words sum, Words codes, Words x) {
     return dot_signed(sum, veorq_u8(bytes_of(codes), vdupq_n_u8(0x80)), x);
 }
 
+// ---- bytes and numbers of 16 bits (split.h)
+
+HETERO_INLINE Words words_shift_left_8(Words v) { return vshlq_n_s32(v, 8); }
+HETERO_INLINE Words bytes_flip(Words v, int bits) { return words_of(bytes_xor(bytes_of(v), bytes_splat(bits))); }
+
+HETERO_INLINE void row_words(const std::uint8_t* p, std::size_t step, Words (&words)[4][kParts]) {
+    const auto load = [](const std::uint8_t* row) { return vreinterpretq_u32_u8(vld1q_u8(row)); };
+    const auto low = [](uint32x4_t x, uint32x4_t y) {
+        return vreinterpretq_s32_u64(vzip1q_u64(vreinterpretq_u64_u32(x), vreinterpretq_u64_u32(y)));
+    };
+    const auto high = [](uint32x4_t x, uint32x4_t y) {
+        return vreinterpretq_s32_u64(vzip2q_u64(vreinterpretq_u64_u32(x), vreinterpretq_u64_u32(y)));
+    };
+    for (int part = 0; part < kParts; ++part, p += 4 * step) {
+        const uint32x4_t r0 = load(p), r1 = load(p + step), r2 = load(p + 2 * step), r3 = load(p + 3 * step);
+        const uint32x4_t a = vzip1q_u32(r0, r1), b = vzip2q_u32(r0, r1), c = vzip1q_u32(r2, r3), d = vzip2q_u32(r2, r3);
+        words[0][part] = low(a, c);
+        words[1][part] = high(a, c);
+        words[2][part] = low(b, d);
+        words[3][part] = high(b, d);
+    }
+}
+HETERO_INLINE void column_words(const std::uint8_t* p, std::size_t step, Words (&words)[kParts]) {
+    const U8x16 r0 = bytes_load(p), r1 = bytes_load(p + step);
+    const U8x16 r2 = bytes_load(p + 2 * step), r3 = bytes_load(p + 3 * step);
+    const auto pairs = [](U8x16 v) { return vreinterpretq_u16_u8(v); };
+    const uint16x8_t a = pairs(zip_low(r0, r1)), b = pairs(zip_high(r0, r1));
+    const uint16x8_t c = pairs(zip_low(r2, r3)), d = pairs(zip_high(r2, r3));
+    words[0] = vreinterpretq_s32_u16(vzip1q_u16(a, c));
+    words[1] = vreinterpretq_s32_u16(vzip2q_u16(a, c));
+    words[2] = vreinterpretq_s32_u16(vzip1q_u16(b, d));
+    words[3] = vreinterpretq_s32_u16(vzip2q_u16(b, d));
+}
+
+HETERO_INLINE Words even_bytes(Words v) {
+    return vreinterpretq_s32_u16(vandq_u16(vreinterpretq_u16_s32(v), vdupq_n_u16(255)));
+}
+HETERO_INLINE Words odd_bytes(Words v) { return vreinterpretq_s32_u16(vshrq_n_u16(vreinterpretq_u16_s32(v), 8)); }
+HETERO_INLINE Words dot_halves(Words sum, Words a, Words b) {
+    const int16x8_t x = vreinterpretq_s16_s32(a), y = vreinterpretq_s16_s32(b);
+    return vaddq_s32(sum, vpaddq_s32(vmull_s16(vget_low_s16(x), vget_low_s16(y)), vmull_high_s16(x, y)));
+}
+
 }  // namespace
 }  // namespace hetero::kernels::HETERO_ISA

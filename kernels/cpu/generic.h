@@ -30,6 +30,8 @@
 #include "kernels/cpu/kv_codes.h"
 //
 #include "kernels/cpu/kv_blocks.h"
+//
+#include "kernels/cpu/kv_widths.h"
 
 namespace hetero::kernels::HETERO_ISA {
 
@@ -69,6 +71,9 @@ const Ops kOps = {
     .quantize_columns = quantize_columns,
     .dequantize_rows = dequantize_rows,
     .dequantize_columns = dequantize_columns,
+    .fill_widths = fill_widths,
+    .quantize_widths = quantize_widths,
+    .dequantize_widths = dequantize_widths,
     .max_difference = max_difference,
     .copy_streaming = copy_streaming,
     .pack_bits = pack_bits,

@@ -9,6 +9,7 @@
 
 namespace hetero::kernels::neon_dot {
 
-const PackedOps kPackedOps = {.quantize_activations = quantize_activations, .packed_gemm = packed_gemm};
+const PackedOps kPackedOps = {
+    .quantize_activations = quantize_activations, .packed_gemm = packed_gemm, .attention_span = nullptr};
 
 }  // namespace hetero::kernels::neon_dot

@@ -207,6 +207,53 @@ HETERO_INLINE int smallest_word(I16x32 v) {
     return smallest_word(_mm_min_epi16(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1)));
 }
 
+// Fields of at most 12 bits in a row of bytes, as in vec_avx512.h: eight of them are within 16 bytes.
+struct BitFields {
+    std::size_t begin[2];
+    __m256i bytes[2], shifts[2], masks[2];
+};
+HETERO_INLINE BitFields bit_fields(const std::int32_t* at, const std::int32_t* width, std::size_t row_bytes) {
+    BitFields fields;
+    const __m256i one = _mm256_set1_epi32(1);
+    for (int i = 0; i < 2; ++i) {
+        const int last = static_cast<int>(row_bytes) - 16, wanted = at[8 * i] / 8,
+                  begin = wanted < last ? wanted : last;
+        const __m256i local = _mm256_sub_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at + 8 * i)),
+                                               _mm256_set1_epi32(8 * begin));
+        const __m256i byte = _mm256_mullo_epi32(_mm256_srli_epi32(local, 3), _mm256_set1_epi32(0x01010101));
+        fields.begin[i] = static_cast<std::size_t>(begin);
+        fields.bytes[i] = _mm256_add_epi32(byte, _mm256_set1_epi32(0x03020100));
+        fields.shifts[i] = _mm256_and_si256(local, _mm256_set1_epi32(7));
+        const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(width + 8 * i));
+        fields.masks[i] = _mm256_sub_epi32(_mm256_sllv_epi32(one, bits), one);
+    }
+    return fields;
+}
+HETERO_INLINE I32x16 take_fields(const std::uint8_t* row, const BitFields& fields) {
+    I32x16 out;
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; ++i) {
+        const __m256i both = _mm256_broadcastsi128_si256(bytes_load(row + fields.begin[i]));
+        const __m256i found = _mm256_shuffle_epi8(both, fields.bytes[i]);
+        out.part[i] = _mm256_and_si256(_mm256_srlv_epi32(found, fields.shifts[i]), fields.masks[i]);
+    }
+    return out;
+}
+HETERO_INLINE void join_fours(I32x16 a, I32x16 b, const std::int16_t* factors, const std::uint64_t* shifts,
+                              const std::uint64_t* place, std::uint64_t* out) {
+    const auto* factor = reinterpret_cast<const __m256i*>(factors);
+    const auto *shift = reinterpret_cast<const __m256i*>(shifts), *places = reinterpret_cast<const __m256i*>(place);
+    auto* to = reinterpret_cast<__m256i*>(out);
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; ++i) {
+        const __m256i pairs =
+            _mm256_madd_epi16(_mm256_packs_epi32(a.part[i], b.part[i]), _mm256_loadu_si256(factor + i));
+        const __m256i low = _mm256_and_si256(pairs, _mm256_set1_epi64x(0xffffffff)),
+                      high = _mm256_sllv_epi64(_mm256_srli_epi64(pairs, 32), _mm256_loadu_si256(shift + i));
+        _mm256_storeu_si256(to + i, _mm256_sllv_epi64(_mm256_or_si256(low, high), _mm256_loadu_si256(places + i)));
+    }
+}
+
 // 64 bytes past the caches; `to` is a multiple of 64.
 HETERO_INLINE void stream_line(void* to, const void* from) {
     auto* out = static_cast<__m256i*>(to);

@@ -133,6 +133,41 @@ HETERO_INLINE int smallest_word(I16x32 v) {
     return smallest_word(_mm_min_epi16(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1)));
 }
 
+// Fields of at most 12 bits in a row of bytes, lowest bit first: 16 of them, lane i from bit at[i] of the row on, in
+// ascending order. A row has 16 bytes at least, of which none beyond the last is read.
+struct BitFields {
+    std::size_t begin;  // the first byte
+    __mmask32 bytes;
+    __m512i words, shifts, masks;
+};
+HETERO_INLINE BitFields bit_fields(const std::int32_t* at, const std::int32_t* width, std::size_t row_bytes) {
+    const int begin = at[0] / 8;
+    const std::size_t left = row_bytes - static_cast<std::size_t>(begin);
+    const __m512i one = _mm512_set1_epi32(1),
+                  local = _mm512_sub_epi32(_mm512_loadu_si512(at), _mm512_set1_epi32(8 * begin)),
+                  word = _mm512_srli_epi32(local, 4);  // and the one after it, as 12 bits may lie in two
+    return {static_cast<std::size_t>(begin), left >= 32 ? ~__mmask32{0} : (__mmask32{1} << left) - 1,
+            _mm512_or_si512(word, _mm512_slli_epi32(_mm512_add_epi32(word, one), 16)),
+            _mm512_and_si512(local, _mm512_set1_epi32(15)),
+            _mm512_sub_epi32(_mm512_sllv_epi32(one, _mm512_loadu_si512(width)), one)};
+}
+HETERO_INLINE I32x16 take_fields(const std::uint8_t* row, const BitFields& fields) {
+    const __m512i words = _mm512_zextsi256_si512(_mm256_maskz_loadu_epi8(fields.bytes, row + fields.begin));
+    const __m512i both = _mm512_permutexvar_epi16(fields.words, words);
+    return {{_mm512_and_si512(_mm512_srlv_epi32(both, fields.shifts), fields.masks)}};
+}
+// Codes of at most 12 bits joined by fours, the first lowest: out[2 i] has those of the lanes 4 i to 4 i + 3 of `a`,
+// out[2 i + 1] those of `b`. A code is multiplied by its factor, 1 or 2 to the width of the one before it, a pair
+// shifted by the width of the pair before it, and the four by `place`. factors [32]: in the order of the codes in
+// `out`.
+HETERO_INLINE void join_fours(I32x16 a, I32x16 b, const std::int16_t* factors, const std::uint64_t* shifts,
+                              const std::uint64_t* place, std::uint64_t* out) {
+    const __m512i pairs = _mm512_madd_epi16(_mm512_packs_epi32(a.part[0], b.part[0]), _mm512_loadu_si512(factors));
+    const __m512i low = _mm512_and_si512(pairs, _mm512_set1_epi64(0xffffffff)),
+                  high = _mm512_sllv_epi64(_mm512_srli_epi64(pairs, 32), _mm512_loadu_si512(shifts));
+    _mm512_storeu_si512(out, _mm512_sllv_epi64(_mm512_or_si512(low, high), _mm512_loadu_si512(place)));
+}
+
 // 64 bytes past the caches; `to` is a multiple of 64.
 HETERO_INLINE void stream_line(void* to, const void* from) {
     _mm512_stream_si512(static_cast<__m512i*>(to), _mm512_loadu_si512(from));

@@ -230,6 +230,52 @@ HETERO_INLINE int smallest_word(I16x32 v) {
     return vminvq_s16(vminq_s16(vminq_s16(v.part[0], v.part[1]), vminq_s16(v.part[2], v.part[3])));
 }
 
+// Fields of at most 12 bits in a row of bytes, as in vec_avx512.h: four of them are within 8 bytes.
+struct BitFields {
+    std::size_t begin[4];
+    uint8x16_t bytes[4];
+    int32x4_t shifts[4];  // to the left
+    int32x4_t masks[4];
+};
+HETERO_INLINE BitFields bit_fields(const std::int32_t* at, const std::int32_t* width, std::size_t row_bytes) {
+    BitFields fields;
+    const int32x4_t one = vdupq_n_s32(1);
+    for (int i = 0; i < 4; ++i) {
+        const int last = static_cast<int>(row_bytes) - 16, wanted = at[4 * i] / 8,
+                  begin = wanted < last ? wanted : last;
+        const int32x4_t local = vsubq_s32(vld1q_s32(at + 4 * i), vdupq_n_s32(8 * begin));
+        const int32x4_t byte = vmlaq_n_s32(vdupq_n_s32(0x03020100), vshrq_n_s32(local, 3), 0x01010101);
+        fields.begin[i] = static_cast<std::size_t>(begin);
+        fields.bytes[i] = vreinterpretq_u8_s32(byte);
+        fields.shifts[i] = vnegq_s32(vandq_s32(local, vdupq_n_s32(7)));
+        fields.masks[i] = vsubq_s32(vshlq_s32(one, vld1q_s32(width + 4 * i)), one);
+    }
+    return fields;
+}
+HETERO_INLINE I32x16 take_fields(const std::uint8_t* row, const BitFields& fields) {
+    I32x16 out;
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+        const uint8x16_t found = vqtbl1q_u8(vld1q_u8(row + fields.begin[i]), fields.bytes[i]);
+        const uint32x4_t moved = vshlq_u32(vreinterpretq_u32_u8(found), fields.shifts[i]);
+        out.part[i] = vandq_s32(vreinterpretq_s32_u32(moved), fields.masks[i]);
+    }
+    return out;
+}
+HETERO_INLINE void join_fours(I32x16 a, I32x16 b, const std::int16_t* factors, const std::uint64_t* shifts,
+                              const std::uint64_t* place, std::uint64_t* out) {
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+        const int32x4_t first = vmull_s16(vmovn_s32(a.part[i]), vld1_s16(factors + 8 * i)),
+                        second = vmull_s16(vmovn_s32(b.part[i]), vld1_s16(factors + 8 * i + 4));
+        const uint64x2_t pairs = vreinterpretq_u64_s32(vpaddq_s32(first, second));
+        const uint64x2_t low = vandq_u64(pairs, vdupq_n_u64(0xffffffff));
+        const int64x2_t shift = vreinterpretq_s64_u64(vld1q_u64(shifts + 2 * i)),
+                        placed = vreinterpretq_s64_u64(vld1q_u64(place + 2 * i));
+        vst1q_u64(out + 2 * i, vshlq_u64(vorrq_u64(low, vshlq_u64(vshrq_n_u64(pairs, 32), shift)), placed));
+    }
+}
+
 // 64 bytes; stores past the caches are left to the memory system here.
 HETERO_INLINE void stream_line(void* to, const void* from) { std::memcpy(to, from, 64); }
 HETERO_INLINE void stream_end() {}

@@ -36,6 +36,8 @@ float packed_weight(Packing packing, const void* packed, std::size_t row, std::s
 extern const TileOps kTileOps;
 void tile_gemm(Packing packing, const void* packed, std::size_t row_begin, std::size_t row_end, std::size_t cols,
                const Bf16* x, std::size_t n_tokens, bool add, float* y, std::size_t y_stride);
+void tile_gated_gemm(const PackedRows& gate, const PackedRows& up, std::size_t row_begin, std::size_t row_end,
+                     std::size_t cols, const Bf16* x, std::size_t n_tokens, const TileColumns& out);
 
 // elementwise.cpp
 void rms_norm(const float* x, const float* w, float* y, std::size_t n, float eps);
@@ -81,5 +83,12 @@ bool dequantize_columns(const std::uint8_t* q, std::size_t q_stride, bool is_sig
                         const float* zero, const KvOutput& x, float* error);
 void max_difference(const KvValues& x, const float* y, float* error);
 void copy_streaming(void* to, const void* from, std::size_t bytes);
+
+// kv_widths.cpp
+void fill_widths(const float* range, std::size_t n, int mean_width, std::uint8_t* width, float* step);
+void quantize_widths(const KvValues& x, const float* step, const float* zero, const std::uint8_t* width,
+                     std::uint8_t* q, std::size_t q_stride, std::size_t row_bytes, float* error);
+bool dequantize_widths(const std::uint8_t* q, std::size_t q_stride, std::size_t row_bytes, const float* step,
+                       const float* zero, const std::uint8_t* width, const KvOutput& x, float* error);
 
 }  // namespace hetero::kernels::ref

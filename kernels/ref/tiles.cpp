@@ -61,6 +61,30 @@ void tile_gemm(Packing packing, const void* packed, std::size_t row_begin, std::
         }
 }
 
-const TileOps kTileOps = {.name = "scalar", .round = tile_round, .silu_mul = tile_silu_mul, .gemm = tile_gemm, .attention = attention};
+void tile_gated_gemm(const PackedRows& gate, const PackedRows& up, std::size_t row_begin, std::size_t row_end,
+                     std::size_t cols, const Bf16* x, std::size_t n_tokens, const TileColumns& out) {
+    const std::size_t rows = row_end - row_begin;
+    for (std::size_t t = 0; t < n_tokens; t += tile_tokens) {
+        const std::size_t count = std::min(tile_tokens, n_tokens - t);
+        for (std::size_t row = 0; row < rows; row += tile_cols) {
+            const std::size_t first = row_begin + row, end = std::min(first + tile_cols, row_end);
+            float sums[2][tile_tokens * tile_cols];
+            for (const bool is_up : {false, true}) {
+                const PackedRows& matrix = is_up ? up : gate;
+                tile_gemm(matrix.packing, matrix.data, first, end, cols, x + tiles_size(t, cols), count, false,
+                          sums[is_up], tile_cols);
+            }
+            tile_silu_mul(sums[0], sums[1], tile_cols, count,
+                          {out.tiles + tiles_size(t, out.cols), out.cols, out.first_col + row, end - first});
+        }
+    }
+}
+
+const TileOps kTileOps = {.name = "scalar",
+                          .round = tile_round,
+                          .silu_mul = tile_silu_mul,
+                          .gemm = tile_gemm,
+                          .gated_gemm = tile_gated_gemm,
+                          .attention = attention};
 
 }  // namespace hetero::kernels::ref

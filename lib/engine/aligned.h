@@ -1,19 +1,44 @@
-// Buffers of activations: they begin at a cache line, which matrix units ask for, and large ones lie in huge pages.
+// Memory that is streamed through: it begins at a cache line, which matrix units ask for, and much of it lies in huge
+// pages, which are had sooner and found faster.
 #pragma once
 #ifdef __linux__
 #include <sys/mman.h>
 #endif
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdlib>
+#include <memory>
 #include <new>
 #include <vector>
 
 namespace hetero::engine {
 
+inline constexpr std::size_t huge_page = std::size_t{2} << 20;
+
+inline void advise_huge_pages([[maybe_unused]] void* memory, [[maybe_unused]] std::size_t bytes) noexcept {
+#ifdef __linux__
+    if (bytes >= huge_page) (void)::madvise(memory, bytes, MADV_HUGEPAGE);  // a hint
+#endif
+}
+
+struct FreeBytes {
+    void operator()(std::byte* memory) const noexcept { std::free(memory); }
+};
+using Bytes = std::unique_ptr<std::byte, FreeBytes>;
+
+// Not initialized, so that it costs nothing before its first use; null where there is no such memory.
+inline Bytes take_bytes(std::size_t bytes) noexcept {
+    const std::size_t alignment = bytes < huge_page ? 64 : huge_page;
+    const std::size_t whole = (std::max<std::size_t>(bytes, 1) + alignment - 1) / alignment * alignment;
+    Bytes memory(static_cast<std::byte*>(std::aligned_alloc(alignment, whole)));
+    if (memory != nullptr) advise_huge_pages(memory.get(), whole);
+    return memory;
+}
+
 template <class T>
 struct AlignedAllocator {
     using value_type = T;
-    static constexpr std::size_t huge_page = std::size_t{2} << 20;
 
     AlignedAllocator() = default;
     template <class U>
@@ -25,9 +50,7 @@ struct AlignedAllocator {
     T* allocate(std::size_t n) {
         const std::size_t bytes = n * sizeof(T);
         void* memory = ::operator new(bytes, alignment(bytes));
-#ifdef __linux__
-        if (bytes >= huge_page) (void)::madvise(memory, bytes, MADV_HUGEPAGE);  // a hint
-#endif
+        advise_huge_pages(memory, bytes);
         return static_cast<T*>(memory);
     }
     void deallocate(T* memory, std::size_t n) noexcept { ::operator delete(memory, alignment(n * sizeof(T))); }

@@ -12,9 +12,13 @@ namespace {
 
 using kv::PartId;
 
-// Gate and up of one task in tiles.
-std::uint64_t work_floats(std::size_t chunk_tokens, std::size_t ffn) {
-    return ffn == 0 ? 0 : 2 * std::uint64_t{chunk_tokens} * ffn_tile_rows;
+// Gate and up of one task in tiles, if any FFN needs them apart.
+std::uint64_t work_floats(const model::Program& program, std::size_t chunk_tokens) {
+    const bool any = std::any_of(program.ops.begin(), program.ops.end(), [](const model::Op& op) {
+        const auto* ffn = std::get_if<model::FfnAdd>(&op);
+        return ffn != nullptr && !is_fused(*ffn);
+    });
+    return any ? 2 * std::uint64_t{chunk_tokens} * ffn_tile_rows : 0;
 }
 
 }  // namespace
@@ -118,7 +122,7 @@ std::uint64_t Executor::bytes_needed(const model::Program& program, std::uint32_
     if (precision == Precision::fast && kernels::tile_ops() != nullptr) {
         tiled = (kernels::tiles_size(chunk_tokens, sizes.tiled) + kernels::tiles_size(chunk_tokens, sizes.ffn)) *
                     sizeof(kernels::Bf16) +
-                static_cast<std::uint64_t>(threads) * work_floats(chunk_tokens, sizes.ffn) * sizeof(float);
+                static_cast<std::uint64_t>(threads) * work_floats(program, chunk_tokens) * sizeof(float);
     }
     return arrange(values_of(program, chunk_tokens, precision), exec).bytes + (ropes + gathered) * sizeof(float) +
            Slots::bytes_needed(program, chunk_tokens) + tiled;
@@ -181,7 +185,7 @@ Executor::Executor(const model::Program& program, ThreadPool& pool, std::uint32_
     if (tile_ops_ != nullptr) {
         tiles_.resize(kernels::tiles_size(tokens, sizes_.tiled));
         activated_.resize(kernels::tiles_size(tokens, sizes_.ffn));
-        work_.resize(static_cast<std::size_t>(pool.size()) * work_floats(tokens, sizes_.ffn));
+        work_.resize(static_cast<std::size_t>(pool.size()) * work_floats(program, tokens));
     }
 }
 
@@ -277,6 +281,8 @@ Status Executor::op(const model::Embed& embed, const Chunk& chunk) {
         if (!table.row_scale.empty()) kernels::ops().scale(row, table.row_scale[id], table.cols);
         if (embed.scale != 1) kernels::ops().scale(row, embed.scale, table.cols);
     });
+    // A prompt's rows lie all over the table, and each maps its neighbours too.
+    if (packed_ != nullptr && chunk.phase == Phase::prefill) packed_->forget(table, 0, table.rows);
     return {};
 }
 

@@ -54,6 +54,7 @@ kernels::AttentionArgs Executor::attention_args(const model::Attention& attentio
     args.scale = attention.scale;
     args.window = attention.window;
     args.softcap = attention.softcap;
+    args.exact = packed_ == nullptr;
     return args;
 }
 

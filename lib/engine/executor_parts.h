@@ -1,9 +1,6 @@
 // What the ops of an executor share. Of executor*.cpp only.
 #pragma once
-#include <mutex>
-#include <optional>
-
-#include "base/result.h"
+#include "engine/first_error.h"
 #include "kernels/api/ops.h"
 #include "model/program.h"
 
@@ -11,33 +8,18 @@ namespace hetero::engine {
 
 inline constexpr std::size_t gather_floats = 1U << 20;  // that ranks gather at once, unless a single token has more
 
-inline constexpr std::size_t ffn_tile_rows = 96;  // of gate and up, computed by one task in tiles
+inline constexpr std::size_t ffn_tile_rows = 96;  // of gate and up, computed by one task in tiles, where not fused
+
+// Whether gate, up and activation are one product in tiles.
+inline bool is_fused(const model::FfnAdd& ffn) {
+    const auto plain = [](const model::Matrix& matrix) { return matrix.row_scale.empty() && matrix.bias.empty(); };
+    return ffn.gate.rows != 0 && ffn.activation == model::Activation::silu && plain(ffn.gate) && plain(ffn.up);
+}
 
 inline constexpr std::size_t max_spans = 32;                    // of one token's keys in decode
 inline constexpr std::size_t max_spans_at_once = 128;           // of all tokens that are attended together
 inline constexpr std::uint32_t query_block_tokens = 32;         // of one attention task in prefill
 inline constexpr std::uint32_t tiled_query_block_tokens = 128;  // the same in tiles: each converts the keys for itself
-
-// The error of the first token, whichever thread met one first.
-class FirstError {
-public:
-    void note(std::size_t token, Error error) {
-        const std::lock_guard lock(mutex_);
-        if (!error_ || token < token_) {
-            token_ = token;
-            error_ = std::move(error);
-        }
-    }
-    [[nodiscard]] Status status() {
-        if (error_) return tl::unexpected<Error>(std::move(*error_));
-        return {};
-    }
-
-private:
-    std::mutex mutex_;
-    std::size_t token_ = 0;
-    std::optional<Error> error_;
-};
 
 inline void normalize(const model::Norm& norm, const float* in, float* out, std::size_t n) {
     const float* weight = norm.weight.values.data();

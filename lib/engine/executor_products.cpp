@@ -70,19 +70,22 @@ void Executor::prepare(std::span<Product> products, std::size_t n_tokens, bool f
 
 void Executor::activate_tiles(const model::FfnAdd& ffn, std::span<const Product> products, std::size_t n_tokens) {
     const Range own = share_.rows(ffn.up.rows);
-    const bool gated = ffn.gate.rows != 0, alone = parts_.size() == 1;
-    constexpr std::size_t stride = ffn_tile_rows;
+    const bool gated = ffn.gate.rows != 0, alone = parts_.size() == 1, fused = is_fused(ffn);
+    const std::size_t stride = fused ? rows_per_task(own.size()) : ffn_tile_rows;
     pool_.parallel_for((own.size() + stride - 1) / stride, [&](std::size_t task, int worker) {
         const std::size_t first = task * stride, begin = own.begin + first, end = std::min(begin + stride, own.end);
-        const std::size_t size = chunk_tokens_ * stride, n_rows = end - begin;
-        float* gate = work_.data() + static_cast<std::size_t>(worker) * 2 * size;
-        float* up = gate + size;
-        multiply(products[0], begin, end, n_tokens, gate, stride);
-        if (gated) multiply(products[1], begin, end, n_tokens, up, stride);
+        const std::size_t n_rows = end - begin;
         const kernels::TileColumns out{activated_.data(), own.size(), first, n_rows};
-        if (gated && ffn.activation == model::Activation::silu) {
-            tiling_->silu_mul(gate, up, stride, n_tokens, out);
+        if (fused) {
+            const auto& [packing, data, first_row] = *products[0].packed;
+            tiling_->gated_gemm({packing, data}, {products[1].packed->packing, products[1].packed->data},
+                                begin - first_row, end - first_row, ffn.up.cols, products[0].tiles, n_tokens, out);
         } else {
+            const std::size_t size = chunk_tokens_ * stride;
+            float* gate = work_.data() + static_cast<std::size_t>(worker) * 2 * size;
+            float* up = gate + size;
+            multiply(products[0], begin, end, n_tokens, gate, stride);
+            if (gated) multiply(products[1], begin, end, n_tokens, up, stride);
             for (std::size_t token = 0; token < n_tokens; ++token) {
                 activate(ffn.activation, gate + token * stride, gated ? up + token * stride : nullptr, n_rows);
             }

@@ -118,7 +118,7 @@ Result<std::shared_ptr<KvPool>> KvPool::create(std::span<const model::KvLayout> 
         pool->users_.resize(pages);
         pool->free_.resize(pages);
         std::iota(pool->free_.rbegin(), pool->free_.rend(), Page{0});
-        pool->memory_.reset(static_cast<std::byte*>(std::aligned_alloc(alignment, std::max(bytes, alignment))));
+        pool->memory_ = take_bytes(bytes);
         if (pool->memory_ == nullptr) return out_of_memory();
         return pool;
     } catch (const std::bad_alloc&) {

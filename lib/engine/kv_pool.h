@@ -6,12 +6,12 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "base/result.h"
+#include "engine/aligned.h"
 #include "engine/kv_format.h"
 #include "engine/share.h"
 #include "kernels/api/ops.h"
@@ -77,9 +77,6 @@ public:
     [[nodiscard]] std::byte* memory(Page page) const noexcept { return memory_.get() + page * page_bytes_; }
 
 private:
-    struct Free {
-        void operator()(std::byte* memory) const noexcept { std::free(memory); }
-    };
     KvPool() = default;
 
     std::vector<model::KvLayout> layers_;           // n_kv_heads: those that are kept
@@ -89,9 +86,9 @@ private:
     std::vector<std::size_t> tail_offsets_;         // [layer]
     std::size_t tail_size_ = 0;
     std::size_t page_bytes_ = 0;
-    std::unique_ptr<std::byte, Free> memory_;  // [page][page_bytes_]
-    std::vector<std::uint32_t> users_;         // [page]
-    std::vector<Page> free_;                   // the last is taken next
+    Bytes memory_;                      // [page][page_bytes_]
+    std::vector<std::uint32_t> users_;  // [page]
+    std::vector<Page> free_;            // the last is taken next
     kernels::DType dtype_ = kernels::DType::f16;
 };
 

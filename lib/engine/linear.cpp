@@ -1,9 +1,5 @@
 #include "engine/linear.h"
 
-#ifdef __linux__
-#include <sys/mman.h>
-#endif
-
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
@@ -20,8 +16,6 @@ namespace {
 
 using kernels::DType;
 using kernels::packed_rows;
-
-constexpr std::size_t huge_page = std::size_t{2} << 20;
 
 // Plain f32 matrices (routers, what a loader computed) are small, and not rounded.
 bool is_packed(const model::Matrix& matrix) { return matrix.rows != 0 && matrix.dtype != DType::f32; }
@@ -119,7 +113,7 @@ std::string key_of(const model::Model& model, const Share& share) {
 }  // namespace
 
 PackedWeights::PackedWeights(const model::Model& model, ThreadPool& pool, const Share& share, const WarmFolder& warm)
-    : bytes_(bytes_needed(model.program, share)) {
+    : source_(model.weights), bytes_(bytes_needed(model.program, share)) {
     std::string key, path;
     if (!warm.path.empty() && bytes_ != 0) {
         key = key_of(model, share);
@@ -148,12 +142,8 @@ PackedWeights::PackedWeights(const model::Model& model, ThreadPool& pool, const 
 }
 
 void PackedWeights::pack(const model::Model& model, ThreadPool& pool, const Share& share) {
-    const std::size_t whole = (bytes_ / huge_page + 1) * huge_page;
-    memory_.reset(static_cast<std::byte*>(std::aligned_alloc(huge_page, whole)));
+    memory_ = take_bytes(bytes_);
     if (memory_ == nullptr) throw std::bad_alloc();
-#ifdef __linux__
-    (void)madvise(memory_.get(), whole, MADV_HUGEPAGE);  // a hint: fewer page walks while weights stream by
-#endif
     struct Task {
         const model::Matrix* matrix;
         Range groups;
@@ -171,22 +161,18 @@ void PackedWeights::pack(const model::Model& model, ThreadPool& pool, const Shar
         }
         at += bytes_of(matrix, rows);
     });
-    const auto forget = [&](const model::Matrix& matrix, Range groups) {
-        const std::byte* begin = row_of(matrix, groups.begin * packed_rows);
-        const std::byte* last = row_of(matrix, std::min<std::size_t>(groups.end * packed_rows, matrix.rows) - 1);
-        io::TensorView packed;
-        packed.bytes = {begin, static_cast<std::size_t>(last - begin) + matrix.row_bytes};
-        model.weights->forget(packed);
+    const auto forget_groups = [&](const model::Matrix& matrix, Range groups) {
+        if (groups.size() != 0) forget(matrix, groups.begin * packed_rows, groups.end * packed_rows);
     };
     pool.parallel_for(tasks.size(), [&](std::size_t index, int) {
         const auto& [matrix, groups, packed] = tasks[index];
         for (std::size_t group = groups.begin; group < groups.end; ++group) {
             pack_group(*matrix, group, packed + (group - groups.begin) * group_bytes_of(*matrix));
         }
-        forget(*matrix, groups);
+        forget_groups(*matrix, groups);
     });
     for_each_matrix(model.program, share, [&](const model::Matrix& matrix, Range rows) {
-        if (const Range groups = groups_of(rows); groups.size() != 0) forget(matrix, groups);  // pages between tasks
+        forget_groups(matrix, groups_of(rows));  // pages between tasks
     });
 }
 
@@ -232,6 +218,14 @@ std::shared_ptr<const PackedWeights> PackedWeights::of(const std::shared_ptr<con
     std::shared_ptr<const PackedWeights> weights(both, &both->weights);
     all.weights[key] = weights;
     return weights;
+}
+
+void PackedWeights::forget(const model::Matrix& matrix, std::size_t begin, std::size_t end) const {
+    const std::byte* first = row_of(matrix, begin);
+    const std::byte* last = row_of(matrix, std::min<std::size_t>(end, matrix.rows) - 1);
+    io::TensorView rows;
+    rows.bytes = {first, static_cast<std::size_t>(last - first) + matrix.row_bytes};
+    source_->forget(rows);
 }
 
 const PackedMatrix* PackedWeights::find(const model::Matrix& matrix) const noexcept {

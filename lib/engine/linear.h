@@ -2,13 +2,13 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
 
 #include "base/threads.h"
+#include "engine/aligned.h"
 #include "engine/share.h"
 #include "io/kept_bytes.h"
 #include "kernels/api/packed.h"
@@ -51,17 +51,18 @@ public:
     [[nodiscard]] bool warm() const noexcept { return warm_; }
     [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
 
+    // The pages of the model's file that hold the rows [begin, end) are given back; they are read again when needed.
+    void forget(const model::Matrix& matrix, std::size_t begin, std::size_t end) const;
+
     // Null for a matrix that is not packed.
     [[nodiscard]] const PackedMatrix* find(const model::Matrix& matrix) const noexcept;
 
 private:
-    struct Free {
-        void operator()(std::byte* memory) const noexcept { std::free(memory); }
-    };
     PackedWeights(const model::Model& model, ThreadPool& pool, const Share& share, const WarmFolder& warm);
     void pack(const model::Model& model, ThreadPool& pool, const Share& share);
 
-    std::unique_ptr<std::byte, Free> memory_;  // null: they lie in file_
+    std::shared_ptr<const io::TensorSource> source_;
+    Bytes memory_;  // null: they lie in file_
     std::optional<io::KeptBytes> file_;
     std::size_t bytes_ = 0;
     bool warm_ = false;

@@ -7,6 +7,7 @@
 #include "base/limits.h"
 #include "base/threads.h"
 #include "engine/executor.h"
+#include "engine/first_error.h"
 #include "engine/gather_heads.h"
 #include "engine/kv_cache.h"
 #include "kv/convert.h"
@@ -143,6 +144,9 @@ struct Session::Impl {
     // Tokens [first, end).
     Status import_part(const kv::Header& header, std::uint32_t layer, const kv::Part& part, PartId id,
                        std::uint64_t first, std::uint64_t end);
+    // KvCache::load() by all threads.
+    Status load_values(std::uint32_t layer, PartId id, std::uint64_t first, std::uint64_t end,
+                       std::span<const std::byte> in, std::uint32_t in_heads, std::uint32_t in_first);
     [[nodiscard]] static kv::Part empty_part(const kv::Scheme& scheme, std::uint64_t n_tokens, std::uint32_t heads,
                                              std::uint32_t dim);
 };
@@ -424,7 +428,7 @@ Status Session::Impl::import_part(const kv::Header& header, std::uint32_t layer,
                         values.bytes.size(), kernels::dtype_info(values.dtype).name, n_tokens, heads, dim,
                         kernels::dtype_info(cache.dtype()).name);
         }
-        return cache.load(layer, id, first, end, values.bytes, heads, skipped);
+        return load_values(layer, id, first, end, values.bytes, heads, skipped);
     }
     if (options.kv_codecs) {
         const quant::Spec& spec = id == PartId::k ? options.kv_codecs->k : options.kv_codecs->v;
@@ -448,6 +452,21 @@ Status Session::Impl::import_part(const kv::Header& header, std::uint32_t layer,
         HETERO_CHECK(cache.store(layer, id, first + token, values->data() + (token * heads + skipped) * dim));
     }
     return {};
+}
+
+Status Session::Impl::load_values(std::uint32_t layer, PartId id, std::uint64_t first, std::uint64_t end,
+                                  std::span<const std::byte> in, std::uint32_t in_heads, std::uint32_t in_first) {
+    constexpr std::uint64_t task_tokens = 4 * KvPool::page_tokens;
+    if (first == end) return {};
+    const std::size_t token_bytes = in.size() / (end - first);
+    FirstError errors;
+    core->pool.parallel_for((end - first + task_tokens - 1) / task_tokens, [&](std::size_t task, int) {
+        const std::uint64_t begin = first + task * task_tokens, stop = std::min(begin + task_tokens, end);
+        Status loaded =
+            cache.load(layer, id, begin, stop, in.subspan((begin - first) * token_bytes), in_heads, in_first);
+        if (!loaded) errors.note(task, std::move(loaded).error());
+    });
+    return errors.status();
 }
 
 Status Session::import_layer(const kv::Header& header, std::uint32_t layer, const kv::Layer& value,

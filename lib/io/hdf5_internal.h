@@ -10,11 +10,27 @@
 namespace hetero::io::h5 {
 
 inline constexpr std::size_t element_count = 7;
+inline constexpr std::size_t heap_reference_bytes = 16;  // u32 length, u64 collection address, u32 object index
+
+// Strings of variable length lie in collections: "GCOL", version 1, 3 reserved, u64 size; then objects of u16 index,
+// u16 reference count, 4 reserved, u64 size, data padded to 8 bytes. Index 0 is the free space at the end. Attributes
+// of one object mostly lie in one collection, so the last one is kept.
+class HeapCollection {
+public:
+    Result<std::string> string(ByteStore& store, std::span<const std::byte, heap_reference_bytes> reference);
+
+private:
+    static constexpr std::uint64_t header_bytes = 16;  // of the collection, and of an object
+    Status read(ByteStore& store, std::uint64_t address);
+    std::uint64_t address_ = 0;
+    std::vector<std::byte> bytes_;  // empty: none
+};
 
 struct File::Channel {
     ByteStore* store = nullptr;  // nullptr: gone, while the library still holds the file
     bool writable = false;
     std::optional<Error> error;  // the first read or write that failed
+    HeapCollection heap;
 };
 
 // Silences the library's printing for the calling thread, for the guard's lifetime.
@@ -96,7 +112,5 @@ Status check_object(ByteStore& store, std::uint64_t address, const std::string& 
 [[nodiscard]] bool register_heap_reference_conversion();
 // H5T_OPAQUE of this tag and size is the conversion's destination.
 inline constexpr const char* heap_reference_tag = "hetero heap reference";
-inline constexpr std::size_t heap_reference_bytes = 16;  // u32 length, u64 collection address, u32 object index
-Result<std::string> read_heap_string(ByteStore& store, std::span<const std::byte, heap_reference_bytes> reference);
 
 }  // namespace hetero::io::h5

@@ -247,7 +247,8 @@ Result<std::optional<Value>> Node::read_attribute(const std::string& name, Kind 
     if (H5Tis_variable_str(type.get()) > 0) {
         std::array<std::byte, heap_reference_bytes> reference{};
         if (H5Aread(attribute.get(), library().heap_reference.get(), reference.data()) < 0) return damaged();
-        auto found = read_heap_string(*file_->store_, reference);
+        HeapCollection anew;  // while the file is written, what was read of it may change
+        auto found = (file_->channel_->writable ? anew : file_->channel_->heap).string(*file_->store_, reference);
         if (!found) return fail_with(found.error(), fmt::format("attribute {} of {}", name, path_));
         text = std::move(*found);
     } else {

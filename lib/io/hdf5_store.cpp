@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <limits>
@@ -13,9 +14,42 @@
 namespace hetero::io {
 namespace {
 
+// Metadata are read a few bytes at a time, the same blocks again and again: copies of the last blocks answer most of
+// it.
+class BlockCache {
+public:
+    static constexpr std::size_t block_bytes = std::size_t{16} << 10, most_bytes = std::size_t{4} << 10;
+
+    // `out` from the copy of the block that it lies in, which `read` makes where there is none; false where it is not
+    // to be had so.
+    template <class Read>
+    bool get(std::uint64_t offset, std::span<std::byte> out, std::uint64_t file_bytes, const Read& read) {
+        const std::uint64_t block = offset / block_bytes, begin = block * block_bytes, at = offset - begin;
+        if (out.size() > most_bytes || begin >= file_bytes) return false;
+        const std::uint64_t there = std::min<std::uint64_t>(block_bytes, file_bytes - begin);
+        if (at > there || out.size() > there - at) return false;
+        Slot& slot = slots_[block % slots_.size()];
+        if (slot.block != block) {
+            slot.block = none;
+            if (!read(begin, std::span(slot.bytes).first(there))) return false;
+            slot.block = block;
+        }
+        std::memcpy(out.data(), slot.bytes.data() + at, out.size());
+        return true;
+    }
+
+private:
+    static constexpr std::uint64_t none = std::numeric_limits<std::uint64_t>::max();
+    struct Slot {
+        std::uint64_t block = none;
+        std::array<std::byte, block_bytes> bytes;
+    };
+    std::array<Slot, 16> slots_;
+};
+
 class FileStore final : public ByteStore {
 public:
-    FileStore(int fd, std::uint64_t size) : fd_(fd), size_(size) {}
+    FileStore(int fd, std::uint64_t size, bool writable) : fd_(fd), size_(size), writable_(writable) {}
     ~FileStore() override { ::close(fd_); }
     FileStore(const FileStore&) = delete;
     FileStore& operator=(const FileStore&) = delete;
@@ -23,15 +57,9 @@ public:
     [[nodiscard]] std::uint64_t size() const noexcept override { return size_; }
 
     Status read_at(std::uint64_t offset, std::span<std::byte> out) override {
-        while (!out.empty()) {
-            const ssize_t n = ::pread(fd_, out.data(), out.size(), static_cast<off_t>(offset));
-            if (n < 0 && errno == EINTR) continue;
-            if (n < 0) return fail(Errc::resource, "cannot read: {}", errno_text(errno));
-            if (n == 0) return fail(Errc::bad_input, "ends at byte {}, {} more were expected", offset, out.size());
-            out = out.subspan(static_cast<std::size_t>(n));
-            offset += static_cast<std::uint64_t>(n);
-        }
-        return {};
+        const auto read = [this](std::uint64_t at, std::span<std::byte> block) { return read_file(at, block); };
+        if (!writable_ && !out.empty() && cache_.get(offset, out, size_, read)) return {};
+        return read_file(offset, out);
     }
 
     Status write_at(std::uint64_t offset, std::span<const std::byte> bytes) override {
@@ -55,8 +83,22 @@ public:
     }
 
 private:
+    [[nodiscard]] Status read_file(std::uint64_t offset, std::span<std::byte> out) const {
+        while (!out.empty()) {
+            const ssize_t n = ::pread(fd_, out.data(), out.size(), static_cast<off_t>(offset));
+            if (n < 0 && errno == EINTR) continue;
+            if (n < 0) return fail(Errc::resource, "cannot read: {}", errno_text(errno));
+            if (n == 0) return fail(Errc::bad_input, "ends at byte {}, {} more were expected", offset, out.size());
+            out = out.subspan(static_cast<std::size_t>(n));
+            offset += static_cast<std::uint64_t>(n);
+        }
+        return {};
+    }
+
     int fd_;
     std::uint64_t size_;
+    bool writable_;
+    BlockCache cache_;
 };
 
 Result<std::unique_ptr<ByteStore>> open_store(const std::string& path, int flags) {
@@ -73,7 +115,7 @@ Result<std::unique_ptr<ByteStore>> open_store(const std::string& path, int flags
         ::close(fd);
         return fail(Errc::bad_input, "not a regular file");
     }
-    return std::make_unique<FileStore>(fd, static_cast<std::uint64_t>(info.st_size));
+    return std::make_unique<FileStore>(fd, static_cast<std::uint64_t>(info.st_size), flags != O_RDONLY);
 }
 
 }  // namespace

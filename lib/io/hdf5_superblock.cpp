@@ -28,6 +28,7 @@ std::uint32_t metadata_checksum(std::span<const std::byte> key) {
     std::uint32_t b = a;
     std::uint32_t c = a;
     auto word = [&key](std::size_t offset) {  // little-endian, zeros past the end
+        if (key.size() >= offset + 4) return load<std::uint32_t>(key, offset);
         std::uint32_t value = 0;
         for (std::size_t i = 0; i < 4 && offset + i < key.size(); ++i)
             value |= std::to_integer<std::uint32_t>(key[offset + i]) << (8 * i);
@@ -128,15 +129,9 @@ bool register_heap_reference_conversion() {
     return done;
 }
 
-Result<std::string> read_heap_string(ByteStore& store, std::span<const std::byte, heap_reference_bytes> reference) {
-    // Global heap collection: "GCOL", version 1, 3 reserved, u64 size; then objects of u16 index, u16 reference count,
-    // 4 reserved, u64 size, data padded to 8 bytes. Index 0 is the free space at the end.
-    constexpr std::uint64_t header_bytes = 16;
-    constexpr std::uint64_t max_collection_bytes = 16U << 20;
-    const auto length = load<std::uint32_t>(reference, 0);
-    const auto address = load<std::uint64_t>(reference, 4);
-    const auto wanted = load<std::uint32_t>(reference, 12);
-    if (length == 0) return std::string();
+Status HeapCollection::read(ByteStore& store, std::uint64_t address) {
+    constexpr std::uint64_t max_bytes = 16U << 20;
+    bytes_.clear();
     const std::uint64_t size = store.size();
     if (address > size || size - address < header_bytes)
         return fail(Errc::bad_input, "string lies at byte {}, outside the file", address);
@@ -144,23 +139,35 @@ Result<std::string> read_heap_string(ByteStore& store, std::span<const std::byte
     HETERO_CHECK(store.read_at(address, header));
     const auto collection_bytes = load<std::uint64_t>(header, 8);
     if (std::memcmp(header.data(), "GCOL\1", 5) != 0 || collection_bytes < header_bytes ||
-        collection_bytes > size - address || collection_bytes > max_collection_bytes)
+        collection_bytes > size - address || collection_bytes > max_bytes)
         return fail(Errc::bad_input, "damaged HDF5 global heap at byte {}", address);
+    std::vector<std::byte> bytes(collection_bytes);
+    HETERO_CHECK(store.read_at(address, bytes));
+    bytes_ = std::move(bytes);
+    address_ = address;
+    return {};
+}
+
+Result<std::string> HeapCollection::string(ByteStore& store,
+                                           std::span<const std::byte, heap_reference_bytes> reference) {
+    const auto length = load<std::uint32_t>(reference, 0);
+    const auto address = load<std::uint64_t>(reference, 4);
+    const auto wanted = load<std::uint32_t>(reference, 12);
+    if (length == 0) return std::string();
+    if (bytes_.empty() || address_ != address) HETERO_CHECK(read(store, address));
     std::uint64_t at = header_bytes;
-    while (collection_bytes - at >= header_bytes) {
-        HETERO_CHECK(store.read_at(address + at, header));
-        const auto index = load<std::uint16_t>(header, 0);
-        const auto object_bytes = load<std::uint64_t>(header, 8);
+    while (bytes_.size() - at >= header_bytes) {
+        const auto index = load<std::uint16_t>(bytes_, at);
+        const auto object_bytes = load<std::uint64_t>(bytes_, at + 8);
         at += header_bytes;
-        if (index == 0 || object_bytes > collection_bytes - at) break;
+        if (index == 0 || object_bytes > bytes_.size() - at) break;
         if (index == wanted) {
             if (object_bytes != length) break;
-            std::string text(length, '\0');
-            HETERO_CHECK(store.read_at(address + at, std::as_writable_bytes(std::span(text))));
+            std::string text(reinterpret_cast<const char*>(bytes_.data()) + at, length);
             while (!text.empty() && text.back() == '\0') text.pop_back();
             return text;
         }
-        at += std::min((object_bytes + 7) / 8 * 8, collection_bytes - at);
+        at += std::min((object_bytes + 7) / 8 * 8, bytes_.size() - at);
     }
     return fail(Errc::bad_input, "damaged HDF5 global heap at byte {}: no object {} of {} bytes", address, wanted,
                 length);

@@ -44,10 +44,15 @@ public:
     }
 
     Result<Layer> read_layer() override {
+        Layer layer;
+        HETERO_CHECK(read_into(layer));
+        return layer;
+    }
+
+    Status read_into(Layer& layer) override {
         try {
-            auto layer = read_next();
-            if (!layer) return fail_with(layer.error(), name_);
-            return layer;
+            if (auto status = read_next(layer); !status) return fail_with(status.error(), name_);
+            return {};
         } catch (const std::bad_alloc&) {
             return fail(Errc::resource, "{}: not enough memory for a layer", name_);
         }
@@ -266,7 +271,7 @@ private:
         return quant::find_codec(scheme.codec)->has_scale() && (column < Column::k_zero || !scheme.params.symmetric);
     }
 
-    Result<Layer> read_next() {
+    Status read_next(Layer& layer) {
         const std::uint32_t n_layers = header_.identity.n_layers;
         const std::size_t s = next_ / n_layers;
         const auto index = static_cast<std::uint32_t>(next_ % n_layers);
@@ -282,15 +287,18 @@ private:
         HETERO_CHECK(require_equal(group, "window", std::int64_t{shape.window}));
         HETERO_CHECK(require_equal(group, "first_token", static_cast<std::int64_t>(header_.first_token(s, index))));
 
-        Layer layer;
-        for (std::size_t c = 0; c < column_count(header_); ++c) {
+        for (std::size_t c = 0; c < max_columns; ++c) {
             const auto column = static_cast<Column>(c);
-            if (has_column(index, column)) HETERO_CHECK(read_tensor(group, s, index, column, layer));
+            if (c < column_count(header_) && has_column(index, column)) {
+                HETERO_CHECK(read_tensor(group, s, index, column, layer));
+            } else {
+                tensor_of(layer, column) = {};
+            }
         }
         HETERO_CHECK(check_layer(header_, s, index, layer));
         if (verify_ == Verify::checksums) HETERO_CHECK(check_crcs(s, index, layer, group.path()));
         ++next_;
-        return layer;
+        return {};
     }
 
     Status read_tensor(const h5::Node& group, std::size_t s, std::uint32_t index, Column column, Layer& layer) const {

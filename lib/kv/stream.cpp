@@ -43,6 +43,11 @@ private:
 
 }  // namespace
 
+Status Source::read_into(Layer& layer) {
+    HETERO_TRY(layer, read_layer());
+    return {};
+}
+
 Result<State> read_all(Source& source) try {
     State state;
     state.header = source.header();

@@ -16,8 +16,8 @@ public:
     [[nodiscard]] virtual const Header& header() const noexcept = 0;  // checked with check_header
     // The next layer in order, checksums and shapes verified. Data are only to be trusted once finish() has succeeded.
     virtual Result<Layer> read_layer() = 0;
-    // Gives back a layer that read_layer() returned and that is done with: its memory may serve for one to come.
-    virtual void recycle(Layer layer) noexcept { static_cast<void>(layer); }
+    // The same, into `layer`, whose memory is used again; what it held is lost, also where there is an error.
+    virtual Status read_into(Layer& layer);
     // After the last layer: the root covers everything read, and the writer had completed the state.
     virtual Status finish() = 0;
     [[nodiscard]] virtual const std::string& name() const noexcept = 0;  // "a.h5", "stdin", "rank 2": for messages
@@ -43,6 +43,9 @@ struct State {
 
 Result<State> read_all(Source& source);            // calls finish()
 Status write_all(const State& state, Sink& sink);  // begin .. commit
+// Layers of `source` are read by a thread of its own, while the caller uses the one before: up to two more are held.
+// Nothing else may use `source`, nor the HDF5 library, between the first layer and finish().
+std::unique_ptr<Source> read_ahead(std::unique_ptr<Source> source);
 std::unique_ptr<Source> memory_source(std::shared_ptr<const State> state, std::string name);
 
 }  // namespace hetero::kv

@@ -132,10 +132,8 @@ Result<double> Bench::send_state(const kv::Header& header, const Layers& layers,
 Status Bench::receive_state(bool checksums) {
     HETERO_CHECK(start(checksums));
     HETERO_TRY(const auto source, wire_source(world_->gate(), *peer_->receiver, {}));
-    for (std::uint32_t l = 0; l < source->header().identity.n_layers; ++l) {
-        HETERO_TRY(kv::Layer layer, source->read_layer());
-        source->recycle(std::move(layer));
-    }
+    kv::Layer layer;
+    for (std::uint32_t l = 0; l < source->header().identity.n_layers; ++l) HETERO_CHECK(source->read_into(layer));
     HETERO_CHECK(source->finish());
     return drain();
 }

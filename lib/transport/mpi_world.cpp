@@ -149,7 +149,10 @@ Result<std::vector<Roles>> MpiWorld::exchange_roles(int rank, int size) {
     log::debug("rank {} of {}: reads {}, writes {}", rank, size, inputs_text(own), outputs_text(own));
     const GroupRanks group = group_of(all, rank);
     first_to_show_ = group.first == rank;
-    HETERO_CHECK(settle_roles(all));
+    if (Status settled = settle_roles(all); !settled) {
+        roles_refused_ = true;
+        return tl::unexpected(std::move(settled).error());
+    }
     if (group.first != rank) {
         inputs_.clear();
         outputs_.clear();
@@ -285,8 +288,8 @@ void MpiWorld::run() {
         if (!started) start_error_ = std::move(started).error();
         phase_ = start_error_ ? Phase::refused : Phase::ready;
         gate_.changed();
-        if (start_error_) return;
     }
+    if (start_error_) return leave_refused();
     move_frames();
     if (phase_ == Phase::finalizing) finalize();
 }
@@ -307,6 +310,21 @@ bool MpiWorld::step_peers(TimePoint now) {
     if (failed) end_with_group();
     if (moved || failed) gate_.changed();
     return moved;
+}
+
+// All ranks refuse the same roles. mpirun ends a job with its first rank that ends: each says why before that.
+void MpiWorld::leave_refused() {
+    if (!roles_refused_) return;
+    {
+        auto lock = gate_.enter();
+        gate_.wait_idly(lock, [&] { return leaving_; });
+    }
+    const TimePoint begin = Clock::now();
+    if (MPI_Ibarrier(MPI_COMM_WORLD, &barrier_) != MPI_SUCCESS) return;
+    for (int done = 0; done == 0 && seconds_since(begin) < tell_s;) {
+        if (MPI_Test(&barrier_, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) return;
+        std::this_thread::sleep_for(std::chrono::microseconds(200));
+    }
 }
 
 void MpiWorld::move_frames() {
@@ -460,6 +478,7 @@ Status MpiWorld::leave(const Error* error) noexcept {
             end_process();
     }
     leaving_ = true;
+    gate_.changed();
     lock.unlock();
     if (thread_.joinable()) thread_.join();
     return left_in_order();

@@ -75,6 +75,7 @@ private:
     void add_peer(int rank, bool sending);
     Status add_group(const std::vector<Roles>& all, int rank);
     bool step_peers(TimePoint now);
+    void leave_refused();
     void move_frames();
     void end_with_group();
     [[nodiscard]] bool may_end(TimePoint now);
@@ -93,6 +94,7 @@ private:
     std::vector<std::unique_ptr<Peer>> peers_;
     std::unique_ptr<MpiGroup> group_;  // null: alone
     bool first_to_show_ = true;        // an error at the start, which all ranks of a group meet alike
+    bool roles_refused_ = false;       // by every rank, once each knows what all want
 
     bool leaving_ = false, said_goodbye_ = false;
     std::optional<Error> leave_error_;

@@ -168,12 +168,15 @@ public:
         return std::move(received.layer);
     }
 
-    void recycle(kv::Layer layer) noexcept override {
+    Status read_into(kv::Layer& layer) override {
         try {
-            if (spare_.size() < max_spare) spare_.push_back(std::make_shared<kv::Layer>(std::move(layer)));
+            if (spare_.size() < max_spare && !layer.k.values.empty())
+                spare_.push_back(std::make_shared<kv::Layer>(std::move(layer)));
         } catch (const std::bad_alloc&) {
             // Then the memory is made anew.
         }
+        HETERO_TRY(layer, read_layer());
+        return {};
     }
 
     Status finish() override {

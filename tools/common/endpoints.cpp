@@ -132,11 +132,12 @@ Result<double> copy_state(kv::Source& source, kv::Sink& sink) {
         const std::size_t layers = source.header().sequences.size() * source.header().identity.n_layers;
         HETERO_CHECK(sink.begin(source.header()));
         const Clock::time_point start = Clock::now();
+        kv::Layer layer;
         for (std::size_t i = 0; i < layers; ++i) {
-            HETERO_TRY(kv::Layer read, source.read_layer());
-            auto layer = std::make_shared<kv::Layer>(std::move(read));
-            HETERO_CHECK(sink.write_shared(layer));
-            if (layer.use_count() == 1) source.recycle(std::move(*layer));
+            HETERO_CHECK(source.read_into(layer));
+            const auto shared = std::make_shared<kv::Layer>(std::move(layer));
+            HETERO_CHECK(sink.write_shared(shared));
+            layer = shared.use_count() == 1 ? std::move(*shared) : kv::Layer();  // its memory is used again
         }
         HETERO_CHECK(source.finish());
         HETERO_CHECK(sink.commit());

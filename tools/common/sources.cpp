@@ -21,7 +21,11 @@ public:
         if (layer && progress_) progress_->update(++done_);
         return layer;
     }
-    void recycle(kv::Layer layer) noexcept override { inner_->recycle(std::move(layer)); }
+    Status read_into(kv::Layer& layer) override {
+        HETERO_CHECK(inner_->read_into(layer));
+        if (progress_) progress_->update(++done_);
+        return {};
+    }
     Status finish() override {
         progress_.reset();
         return inner_->finish();
@@ -52,7 +56,12 @@ public:
         if (layer) ++next_layer_;
         return layer;
     }
-    void recycle(kv::Layer layer) noexcept override { inner_->recycle(std::move(layer)); }
+    Status read_into(kv::Layer& layer) override {
+        HETERO_CHECK(drop_until_wanted());
+        HETERO_CHECK(inner_->read_into(layer));
+        ++next_layer_;
+        return {};
+    }
     Status finish() override {
         HETERO_CHECK(drop_until_wanted());
         return inner_->finish();
@@ -62,8 +71,7 @@ private:
     Status drop_until_wanted() {
         const std::uint64_t n_layers = header_.identity.n_layers;
         while (next_layer_ < wanted_.size() * n_layers && !wanted_[next_layer_ / n_layers]) {
-            HETERO_TRY(kv::Layer dropped, inner_->read_layer());
-            inner_->recycle(std::move(dropped));
+            HETERO_CHECK(inner_->read_into(dropped_));
             ++next_layer_;
         }
         return {};
@@ -73,6 +81,7 @@ private:
     kv::Header header_;
     std::vector<bool> wanted_;      // [sequence of inner_]
     std::uint64_t next_layer_ = 0;  // of inner_, sequences counted through
+    kv::Layer dropped_;
 };
 
 class DiscardingSink final : public kv::Sink {

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/statistics.h"
+#include "base/threads.h"
 #include "common/group.h"
 #include "common/kv_session.h"
 #include "common/sources.h"
@@ -190,11 +191,11 @@ private:
         const std::uint64_t n_tokens = header_.sequences[index].tokens.size();
         HETERO_CHECK(session.truncate(0));
         Clock::duration importing{};
+        kv::Layer layer;
         for (std::uint32_t i = 0; i < header_.identity.n_layers; ++i) {
             const Clock::time_point start = Clock::now();
-            kv::Layer layer;
             if (held_.empty()) {
-                HETERO_TRY(layer, source_.read_layer());
+                HETERO_CHECK(source_.read_into(layer));
             } else {
                 layer = std::move(held_[index][i]);
             }
@@ -338,7 +339,10 @@ Status run_decode(Tool& tool, const DecodeOptions& options) {
     HETERO_TRY(auto opened, open_source(tool, endpoints.inputs.front(), transfer, "read"));
     HETERO_CHECK(check_state(loaded, options.model.path, opened.source->header(), opened.source->name()));
     report_weights(tool, opened.source->name(), opened.source->header().identity, loaded.identity);
-    HETERO_TRY(const auto source, select_sequences(std::move(opened.source), options.sequences));
+    HETERO_TRY(auto source, select_sequences(std::move(opened.source), options.sequences));
+    const bool peers = endpoints.inputs.front().kind == transport::EndpointKind::mpi || transport::group().size() > 1;
+    const auto threads = static_cast<int>(options.model.threads);
+    if (!peers && (threads == 0 ? default_thread_count() : threads) > 1) source = kv::read_ahead(std::move(source));
     HETERO_CHECK(check_choice(tool, options, source->header()));
 
     Json& report = tool.report();

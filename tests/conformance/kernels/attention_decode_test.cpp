@@ -1,7 +1,8 @@
 // Attention of one query by spans of keys, over floats and codes, against a naive one in double precision.
 //
 // Bound: that of attention_test.cpp, with |code * scale| + |zero| for the size of a coded value, since the two are
-// summed apart. Merging adds roundings of the number of spans, which the terms of the keys cover.
+// summed apart. Merging adds roundings of the number of spans, which the terms of the keys cover. Unless the arguments
+// say `exact`, what the rounding of queries and weights adds over codes (api/ops.h).
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -19,6 +20,7 @@ struct Coding {
     KvCodes codes = KvCodes::floats;
     std::size_t group = 0, group_tokens = 0;
     bool zeros = false;
+    std::optional<std::uint8_t> code = {};  // of every value; none: any
     [[nodiscard]] bool paired() const { return is_paired(codes); }
 };
 
@@ -26,15 +28,20 @@ struct Coding {
 class Coded {
 public:
     Coded(Coding coding, std::size_t tokens, std::size_t dims, std::size_t open_tokens, Random& random)
-        : dims_(dims), values(tokens * dims), sizes(tokens * dims), coding_(coding) {
+        : dims_(dims),
+          values(tokens * dims),
+          sizes(tokens * dims),
+          codes(tokens * dims),
+          scales(tokens * dims),
+          coding_(coding) {
         if (coding_.codes != KvCodes::floats && coding_.group_tokens == 0 && coding_.group == 0) coding_.group = dims;
         const bool floats = coding_.codes == KvCodes::floats;
         const std::size_t stride = floats ? dims + 3 : (dims + 1) / 2 * 2;
         const std::size_t element = coding_.dtype == DType::f32 ? 4 : 2;
         const std::size_t row_bytes = floats ? stride * element : coding_.paired() ? stride / 2 : stride;
-        const std::size_t scales = coding_.group != 0          ? dims / coding_.group * 64
-                                   : coding_.group_tokens != 0 ? 64 / coding_.group_tokens * dims
-                                                               : 0;
+        const std::size_t n_scales = coding_.group != 0          ? dims / coding_.group * 64
+                                     : coding_.group_tokens != 0 ? 64 / coding_.group_tokens * dims
+                                                                 : 0;
         constexpr std::size_t kOffset = 32;
         view_.dtype = coding_.dtype;
         view_.codes = coding_.codes;
@@ -43,12 +50,12 @@ public:
         view_.group = coding_.group;
         view_.group_tokens = coding_.group_tokens;
         view_.scale_offset = kOffset + 64 * row_bytes;
-        view_.zero_offset = coding_.zeros ? view_.scale_offset + 2 * scales : 0;
+        view_.zero_offset = coding_.zeros ? view_.scale_offset + 2 * n_scales : 0;
         const std::size_t open_begin =
             open_tokens == 0 ? tokens : (tokens - 1) / coding_.group_tokens * coding_.group_tokens;
         for (std::size_t first = 0; first < tokens; first += 64) {
-            std::vector<std::uint8_t> page(kOffset + 64 * row_bytes + 2 * scales * (coding_.zeros ? 2 : 1), 0xff);
-            for (std::size_t i = 0; i < scales; ++i) {
+            std::vector<std::uint8_t> page(kOffset + 64 * row_bytes + 2 * n_scales * (coding_.zeros ? 2 : 1), 0xff);
+            for (std::size_t i = 0; i < n_scales; ++i) {
                 put_half(page, view_.scale_offset + 2 * i, 0.001F + 0.01F * std::fabs(random.normal()));
                 if (coding_.zeros) put_half(page, view_.zero_offset + 2 * i, random.normal());
             }
@@ -64,6 +71,7 @@ public:
             open_.push_back(bits);
             values[i] = value_of(bits);
             sizes[i] = std::fabs(values[i]);
+            codes[i] = 0;
         }
         view_.open = open_.data();
         view_.open_begin = open_begin;
@@ -72,6 +80,8 @@ public:
     Coded& operator=(const Coded&) = delete;
     [[nodiscard]] const KvView& view() const { return view_; }
     [[nodiscard]] const double* row(std::size_t token) const { return values.data() + token * dims_; }
+    [[nodiscard]] bool rounds() const { return coding_.codes != KvCodes::floats && coding_.codes != KvCodes::e4m3fn; }
+    [[nodiscard]] const Coding& coding() const { return coding_; }
 
 private:
     static std::uint16_t half(float x) {
@@ -112,7 +122,7 @@ private:
             size = std::fabs(value);
             return;
         }
-        auto code = static_cast<std::uint8_t>(random.bits());
+        auto code = coding_.code.value_or(static_cast<std::uint8_t>(random.bits()));
         double number = code;
         if (coding_.paired()) {
             code &= 15;
@@ -134,6 +144,8 @@ private:
             coding_.group != 0 ? dim / coding_.group * 64 + in_page : in_page / coding_.group_tokens * dims_ + dim;
         const double scaled = number * half_at(page, view_.scale_offset + 2 * at);
         const double zero = coding_.zeros ? half_at(page, view_.zero_offset + 2 * at) : 0;
+        codes[token * dims_ + dim] = std::fabs(number);
+        scales[token * dims_ + dim] = half_at(page, view_.scale_offset + 2 * at);
         value = scaled + zero;
         size = std::fabs(scaled) + std::fabs(zero);
     }
@@ -142,6 +154,7 @@ private:
 
 public:
     std::vector<double> values, sizes;  // [token][dim]; |code * scale| + |zero|
+    std::vector<double> codes, scales;  // [token][dim], magnitudes; none of floats and open tokens
 
 private:
     Coding coding_;
@@ -167,6 +180,7 @@ struct Shape {
 };
 
 struct Problem {
+    static constexpr double rounding = 2 * (127 * 256 + 127);
     Shape shape;
     Coded k, v;
     std::vector<float> q;
@@ -223,14 +237,47 @@ struct Problem {
         return out;
     }
 
-    [[nodiscard]] std::size_t beyond_bound(const Guarded<float>& out) const {
+    // What the rounding of the query may add to the product with a key.
+    [[nodiscard]] double query_rounding(const float* qh, std::size_t key) const {
+        if (!k.rounds()) return 0;
+        const double *codes = k.codes.data() + key * shape.dims_k, *scales = k.scales.data() + key * shape.dims_k;
+        const bool channels = k.coding().group == 0;
+        const std::size_t group = channels ? shape.dims_k : k.coding().group;
+        double error = 0;
+        for (std::size_t first = 0; first < shape.dims_k; first += group) {
+            double largest = 0, size = 0;
+            for (std::size_t d = first; d < first + group; ++d) {
+                const double q_size = std::fabs(static_cast<double>(qh[d]));
+                largest = std::max(largest, channels ? q_size * scales[d] : q_size);
+                size += channels ? codes[d] : codes[d] * scales[d];
+            }
+            error += largest * size / rounding;
+        }
+        return error;
+    }
+
+    // And that of the weights p [key - begin], to the sum of p * v[dim].
+    [[nodiscard]] double weight_rounding(const std::vector<double>& p, std::size_t dim) const {
+        double error = 0, largest = 0, size = 0;
+        for (std::size_t key = shape.begin; v.rounds() && key < shape.keys; ++key) {
+            const std::size_t i = key * shape.dims_v + dim;
+            largest = std::max(largest, p[key - shape.begin] * v.scales[i]);
+            size += v.codes[i];
+            if (key % 64 != 63 && key + 1 < shape.keys) continue;
+            error += largest * size / rounding;
+            largest = size = 0;
+        }
+        return error;
+    }
+
+    [[nodiscard]] std::size_t beyond_bound(const Guarded<float>& out, bool exact) const {
         std::size_t far = 0;
         for (std::size_t head = 0; head < shape.heads; ++head) {
             const float* qh = q.data() + head * (shape.dims_k + 1);
-            double q2 = 0, k2_max = 0, v_max = 0, s_max = 0, max = -INFINITY, sum = 0;
+            double q2 = 0, k2_max = 0, v_max = 0, s_max = 0, max = -INFINITY, sum = 0, rounded = 0;
             for (std::size_t d = 0; d < shape.dims_k; ++d)
                 q2 += static_cast<double>(qh[d]) * static_cast<double>(qh[d]);
-            std::vector<double> scores, exact(shape.dims_v);
+            std::vector<double> scores, wanted(shape.dims_v);
             const double cap = static_cast<double>(shape.softcap);
             for (std::size_t key = shape.begin; key < shape.keys; ++key) {
                 double s = 0, k2 = 0;
@@ -243,14 +290,15 @@ struct Problem {
                 if (cap > 0) s = cap * std::tanh(s / cap);
                 scores.push_back(s);
                 k2_max = std::max(k2_max, k2);
+                if (!exact) rounded = std::max(rounded, query_rounding(qh, key) * static_cast<double>(args.scale));
                 s_max = std::max(s_max, std::fabs(s));
                 max = std::max(max, s);
             }
             for (std::size_t key = shape.begin; key < shape.keys; ++key) {
-                const double p = std::exp(scores[key - shape.begin] - max);
+                const double p = scores[key - shape.begin] = std::exp(scores[key - shape.begin] - max);
                 sum += p;
                 for (std::size_t d = 0; d < shape.dims_v; ++d) {
-                    exact[d] += p * v.row(key)[d];
+                    wanted[d] += p * v.row(key)[d];
                     v_max = std::max(v_max, v.sizes[key * shape.dims_v + d]);
                 }
             }
@@ -258,26 +306,32 @@ struct Problem {
             const double score_error =
                 (2 * std::sqrt(dims) + 8) * std::sqrt(q2 * k2_max) * static_cast<double>(args.scale) + 4 * s_max +
                 8 * cap;
-            const double bound = (2 * score_error + 2 * std::sqrt(n) + 64) * 0x1p-24 * v_max;
-            for (std::size_t d = 0; d < shape.dims_v; ++d)
-                far += !(std::fabs(static_cast<double>(out[head * shape.dims_v + d]) - exact[d] / sum) <= bound);
+            const double bound = ((2 * score_error + 2 * std::sqrt(n) + 64) * 0x1p-24 + 2 * rounded) * v_max;
+            for (std::size_t d = 0; d < shape.dims_v; ++d) {
+                const double added = exact ? 0 : 1.01 * weight_rounding(scores, d) / sum;  // of rounded scores
+                const double error = std::fabs(static_cast<double>(out[head * shape.dims_v + d]) - wanted[d] / sum);
+                far += !(error <= bound + added);
+            }
         }
         return far;
     }
 };
 
 void check(const Coding& k, const Coding& v, const Shape& shape, Random& random) {
-    const Problem p(k, v, shape, random);
-    std::optional<Guarded<float>> vectors;
-    for (const Ops* ops : runnable_backends()) {
-        INFO(ops->name, ", K ", k.name, ", V ", v.name, ", keys ", shape.begin, " to ", shape.keys, ", dims ",
-             shape.dims_k, " ", shape.dims_v, ", heads ", shape.heads, ", span ", shape.span);
-        const auto out = p.run(*ops);
-        CHECK(p.beyond_bound(out) == 0);
-        CHECK(p.beyond_bound(p.run_prefill(*ops)) == 0);
-        if (ops == &scalar()) continue;
-        if (vectors) CHECK(count_differing(out, *vectors) == 0);  // they agree bit for bit
-        vectors = out;
+    Problem p(k, v, shape, random);
+    for (const bool exact : {false, true}) {
+        p.args.exact = exact;
+        std::optional<Guarded<float>> vectors;
+        for (const Ops* ops : runnable_backends()) {
+            INFO(ops->name, ", K ", k.name, ", V ", v.name, ", keys ", shape.begin, " to ", shape.keys, ", dims ",
+                 shape.dims_k, " ", shape.dims_v, ", heads ", shape.heads, ", span ", shape.span, ", exact ", exact);
+            const auto out = p.run(*ops);
+            CHECK(p.beyond_bound(out, exact) == 0);
+            if (exact) CHECK(p.beyond_bound(p.run_prefill(*ops), true) == 0);
+            if (ops == &scalar()) continue;
+            if (vectors) CHECK(count_differing(out, *vectors) == 0);  // they agree bit for bit
+            vectors = out;
+        }
     }
 }
 
@@ -383,5 +437,46 @@ TEST_CASE("spans: NaN in a visible key or value shows, elsewhere it does not") {
             CHECK(count_differing(p.run(*ops), clean) == 0);
             std::memcpy(tile + (33 * view.token_stride + 13) * sizeof bad, &bad, sizeof bad);
             CHECK(std::isnan(p.run(*ops)[13]));
+        }
+}
+
+TEST_CASE("spans: the largest products that integers must hold") {
+    Random random(49);
+    for (const Coding& c :
+         {Coding{"u8", DType::f16, KvCodes::u8, 0, 0, true, 255},
+          Coding{"i8", DType::f16, KvCodes::i8, 0, 0, false, 128},
+          Coding{"u4", DType::f16, KvCodes::u4, 0, 0, true, 15}, Coding{"i4", DType::f16, KvCodes::i4, 0, 0, false, 8},
+          Coding{"u8 by channel", DType::f16, KvCodes::u8, 0, 32, true, 255}})
+        for (const float query : {1.0F, -1.0F, 1e-20F}) {
+            const Coding& v = c.group_tokens == 0 ? c : by_token[0];
+            Problem p(c, v, {.keys = 64, .dims_k = 256, .dims_v = 256, .heads = 3}, random);
+            std::fill(p.q.begin(), p.q.end(), query);
+            for (const Ops* ops : runnable_backends()) {
+                INFO(ops->name, " ", c.name, " ", query);
+                CHECK(p.beyond_bound(p.run(*ops), false) == 0);
+            }
+        }
+}
+
+TEST_CASE("spans: NaN or infinity in a query over codes shows in its head alone") {
+    Random random(50);
+    for (const Coding& c : {by_token[0], by_token[5], by_channel[0]})
+        for (const float bad : {NAN, INFINITY}) {
+            Problem p(c, by_token[0], {.keys = 100, .heads = 3}, random);
+            std::vector<Guarded<float>> clean;
+            for (const Ops* ops : runnable_backends()) clean.push_back(p.run(*ops));
+            p.q[65 + 5] = bad;
+            for (std::size_t i = 0; i < runnable_backends().size(); ++i) {
+                const Ops* ops = runnable_backends()[i];
+                INFO(ops->name, " ", c.name, " ", bad);
+                const auto out = p.run(*ops);
+                std::size_t differing = 0, numbers = 0;
+                for (std::size_t d = 0; d < 64; ++d) {
+                    differing += !same(out[d], clean[i][d]) + !same(out[128 + d], clean[i][128 + d]);
+                    numbers += !std::isnan(out[64 + d]);
+                }
+                CHECK(differing == 0);
+                CHECK(numbers == 0);
+            }
         }
 }

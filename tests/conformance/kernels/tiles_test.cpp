@@ -229,6 +229,46 @@ TEST_CASE("a product has the same bits among any tokens and in any range of rows
     }
 }
 
+TEST_CASE("a gated product has the bits of two products and their activation") {
+    Random random(37);
+    const std::size_t rows = 112;
+    const auto types = weight_types();
+    for (const std::size_t cols : {32UL, 640UL, 1632UL, 16384UL})
+        for (std::size_t i = 0; i < types.size(); ++i) {
+            const WeightType &one = types[i], &other = types[(i + 1) % types.size()];
+            if (dtype_info(one.type).block_elems > 32 || dtype_info(other.type).block_elems > 32) continue;
+            if (cols > 1632 && one.type != DType::q4_1) continue;
+            const std::size_t tokens = cols > 1632 ? 40 : 71;
+            const Weights gate(one, rows, cols, random), up(other, rows, cols, random);
+            Guarded<float> x(tokens * cols);
+            fill_normal(x, random, 0.1F);
+            for (const TileOps* ops : runnable_tile_ops()) {
+                if (ops == tile_ops(scalar()) && (cols > 640 || one.type != DType::q4_1)) continue;  // slow
+                const auto tiles = rounded(*ops, x, cols, tokens, cols);
+                const auto g = product(*ops, gate, tiles, 0, rows, tokens, false);
+                const auto u = product(*ops, up, tiles, 0, rows, tokens, false);
+                struct Part {
+                    std::size_t begin, end, tokens;
+                };
+                for (const Part& part : {Part{0, rows, tokens}, {16, 48, tokens}, {48, 101, 33}, {96, 97, 1}}) {
+                    INFO(ops->name, " ", dtype_info(one.type).name, " ", cols, " rows ", part.begin, " ", part.end);
+                    const std::size_t n = part.end - part.begin, out_cols = n + 40;
+                    Guarded<Bf16> want(tiles_size(part.tokens, out_cols)), got(tiles_size(part.tokens, out_cols));
+                    std::fill_n(want.data(), want.size(), Bf16{7});
+                    std::fill_n(got.data(), got.size(), Bf16{7});
+                    ops->silu_mul(g.data() + part.begin, u.data() + part.begin, rows + 3, part.tokens,
+                                  {want.data(), out_cols, 32, n});
+                    ops->gated_gemm({gate.packing, gate.packed.data()}, {up.packing, up.packed.data()}, part.begin,
+                                    part.end, cols, tiles.data(), part.tokens, {got.data(), out_cols, 32, n});
+                    CHECK(got.intact());
+                    std::size_t wrong = 0;
+                    for (std::size_t j = 0; j < got.size(); ++j) wrong += got[j] != want[j];
+                    CHECK(wrong == 0);
+                }
+            }
+        }
+}
+
 namespace {
 
 struct Attention {

@@ -1,0 +1,97 @@
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/ref/kv_values.h"
+
+namespace hetero::kernels::ref {
+namespace {
+
+constexpr int max_width = 12;
+
+float step_of(float range, int width) { return range / static_cast<float>((1 << width) - 1); }
+
+// Codes one after the other, lowest bit first.
+class BitWriter {
+public:
+    explicit BitWriter(std::uint8_t* to) : to_(to) {}
+    void put(std::uint32_t code, int width) {
+        bits_ |= code << used_;
+        for (used_ += width; used_ >= 8; used_ -= 8, bits_ >>= 8) *to_++ = static_cast<std::uint8_t>(bits_);
+    }
+    void finish(const std::uint8_t* end) {
+        while (to_ != end) {
+            *to_++ = static_cast<std::uint8_t>(bits_);
+            bits_ = 0;
+        }
+    }
+
+private:
+    std::uint8_t* to_;
+    std::uint32_t bits_ = 0;
+    int used_ = 0;
+};
+
+class BitReader {
+public:
+    explicit BitReader(const std::uint8_t* from) : from_(from) {}
+    std::uint32_t take(int width) {
+        for (; held_ < width; held_ += 8) bits_ |= std::uint32_t{*from_++} << held_;
+        const std::uint32_t code = bits_ & ((1U << width) - 1);
+        bits_ >>= width;
+        held_ -= width;
+        return code;
+    }
+
+private:
+    const std::uint8_t* from_;
+    std::uint32_t bits_ = 0;
+    int held_ = 0;
+};
+
+}  // namespace
+
+void fill_widths(const float* range, std::size_t n, int mean_width, std::uint8_t* width, float* step) {
+    for (std::size_t c = 0; c < n; ++c) {
+        width[c] = 1;
+        step[c] = step_of(range[c], 1);
+    }
+    const std::size_t bits = n * static_cast<std::size_t>(mean_width - 1);
+    for (std::size_t i = 0; i < bits; ++i) {
+        std::size_t best = n;
+        for (std::size_t c = 0; c < n; ++c) {
+            if (width[c] < max_width && (best == n || step[c] > step[best])) best = c;
+        }
+        step[best] = step_of(range[best], ++width[best]);
+    }
+}
+
+void quantize_widths(const KvValues& x, const float* step, const float* zero, const std::uint8_t* width,
+                     std::uint8_t* q, std::size_t q_stride, std::size_t row_bytes, float* error) {
+    for (std::size_t row = 0; row < x.rows; ++row, q += q_stride) {
+        BitWriter to(q);
+        for (std::size_t c = 0; c < x.n; ++c) {
+            const float value = value_at(x, row, c), top = static_cast<float>((1 << width[c]) - 1);
+            const float code = step[c] == 0 ? 0 : std::clamp(std::nearbyint((value - zero[c]) / step[c]), 0.0F, top);
+            to.put(static_cast<std::uint32_t>(code), width[c]);
+            raise(error, std::fabs(code * step[c] + zero[c] - value));
+        }
+        to.finish(q + row_bytes);
+    }
+}
+
+bool dequantize_widths(const std::uint8_t* q, std::size_t q_stride, std::size_t /*row_bytes*/, const float* step,
+                       const float* zero, const std::uint8_t* width, const KvOutput& x, float* error) {
+    bool finite = true;
+    for (std::size_t row = 0; row < x.rows; ++row, q += q_stride) {
+        BitReader from(q);
+        for (std::size_t c = 0; c < x.n; ++c) {
+            const float value = static_cast<float>(from.take(width[c])) * step[c] + zero[c];
+            const float stored = store_at(x, row, c, value);
+            finite = finite && std::isfinite(stored);
+            raise(error, std::fabs(stored - value));
+        }
+    }
+    return finite;
+}
+
+}  // namespace hetero::kernels::ref

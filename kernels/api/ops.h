@@ -173,6 +173,10 @@ struct Ops {
     // smallest scale that is >= (max - zero) / levels, computed in binary64. `zero` null: that of max / levels, max being the
     // largest magnitude. False if any is infinite.
     bool (*group_scales)(const float* min, const float* max, std::size_t n, int levels, std::uint16_t* scale, std::uint16_t* zero);
+    // min_max_rows, group_scales and quantize_rows in one, signed codes where `zero` is null. False (and the outputs
+    // unspecified) where one of them says so.
+    bool (*encode_rows)(const KvValues& x, int levels, std::uint16_t* scale, std::uint16_t* zero, std::uint8_t* q,
+                        std::size_t q_stride, float* error);
     // q = rne((x - zero) / scale) as a byte (two's complement where is_signed), q_stride bytes from row to row; that the code
     // fits is the caller's to see to. x finite, scale finite and >= 0, where 0 gives the code 0; `zero` null: 0.
     // `error`: null, or raised to the largest |q * scale + zero - x| in f32.
@@ -186,6 +190,15 @@ struct Ops {
                             const KvOutput& x, float* error);
     bool (*dequantize_columns)(const std::uint8_t* q, std::size_t q_stride, bool is_signed, const float* scale,
                                const float* zero, const KvOutput& x, float* error);
+    // Rotated heads: a row is a head, and `hadamard` is over blocks of the largest power of two that divides x.n.
+    // y[rows][n]: the rows, rotated, in f32.
+    void (*rotate_rows)(const KvValues& x, float* y);
+    // q * scale + zero, rotated, with a scale (and zero) for each row, as dequantize_rows; nothing may overflow f32. And the
+    // same without storing it: raises `error` to the largest distance from x, in f32.
+    bool (*dequantize_rotated)(const std::uint8_t* q, std::size_t q_stride, bool is_signed, const float* scale,
+                               const float* zero, const KvOutput& x, float* error);
+    void (*rotated_difference)(const std::uint8_t* q, std::size_t q_stride, bool is_signed, const float* scale,
+                               const float* zero, const KvValues& x, float* error);
     // Columns whose codes have unlike widths, 1 to 12 bits (the wf codecs of hetero-quant(7)).
     // Of n ranges, finite, >= 0, +0 for zero: `width` begins with 1 everywhere; then, n * (mean_width - 1) times, the column
     // with the largest step gets a bit more, the first of them among equals, unless it has 12. step = range / (2^width - 1).

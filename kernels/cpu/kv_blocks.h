@@ -5,14 +5,35 @@
 namespace hetero::kernels::HETERO_ISA {
 namespace {
 
+struct Yes {
+    static constexpr bool value = true;
+};
+struct No {
+    static constexpr bool value = false;
+};
+
+// 2^(e - bits) of a normal x = 1.m * 2^e: half a unit in the last of `bits` places.
+HETERO_INLINE float half_unit(float x, int bits) {
+    std::uint32_t word = 0;
+    std::memcpy(&word, &x, 4);
+    word = (word & 0x7F800000U) - (static_cast<std::uint32_t>(bits) << 23);
+    std::memcpy(&x, &word, 4);
+    return x;
+}
+
 // How a type lies in memory. beyond: the smallest magnitude that it rounds to infinity.
 struct AsF32 {
+    static HETERO_INLINE float rounded_away(float) { return 0; }
     static constexpr std::size_t kBytes = 4;
     static constexpr float kBeyond = __builtin_huge_valf();
     static HETERO_INLINE F32x16 get(const Byte* p) { return load(reinterpret_cast<const float*>(p)); }
     static HETERO_INLINE void put(Byte* p, F32x16 v) { store(reinterpret_cast<float*>(p), v); }
 };
 struct AsF16 {
+    // The most that rounding a magnitude up to `largest` takes away.
+    static HETERO_INLINE float rounded_away(float largest) {
+        return half_unit(largest < 0x1p-14F ? 0x1p-14F : largest, 11);
+    }
     static constexpr std::size_t kBytes = 2;
     static constexpr int kInfinity = 0x7C00;
     static constexpr float kBeyond = 65520;
@@ -21,6 +42,9 @@ struct AsF16 {
     static void widen(const std::uint16_t* bits, float* x, std::size_t n) { f16_to_f32(bits, x, n); }
 };
 struct AsBf16 {
+    static HETERO_INLINE float rounded_away(float largest) {
+        return half_unit(largest < 0x1p-100F ? 0x1p-100F : largest, 8);
+    }
     static constexpr std::size_t kBytes = 2;
     static constexpr int kInfinity = 0x7F80;
     static constexpr float kBeyond = 0x1.FFp127F;
@@ -53,6 +77,11 @@ HETERO_INLINE void raise(float* error, F32x16 worst) {
 // Memory is read this far ahead of where it is worked on: the processor's own prefetching reaches half of its rate.
 constexpr std::size_t kReadAhead = 2048;
 HETERO_INLINE void prefetch(const Byte* p) { __builtin_prefetch(p + kReadAhead); }
+// What lies `ahead` bytes further, in steps of a cache line: blocks that are read twice have the next one fetched while
+// their codes are made, which takes longer than their extremes.
+HETERO_INLINE void prefetch_some(const Byte* p, std::size_t bytes, std::size_t ahead) {
+    for (std::size_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i + ahead);
+}
 
 // ---- extremes
 
@@ -73,19 +102,19 @@ HETERO_INLINE I16x32 ordered(I16x32 v) {
     return Magnitude ? without_sign(v) : negative_reversed(v);
 }
 
-template <class T, bool Magnitude>
-bool extremes_of_words(const KvValues& x, float* mins, float* maxs) {
+template <class T, bool Magnitude, bool Ahead>
+HETERO_INLINE bool extremes_of_words(const KvValues& x, float* mins, float* maxs) {
     int lowest = 0, highest = 0;
     std::uint16_t low[kBatch], high[kBatch];
     for (std::size_t first = 0; first < x.rows; first += kBatch) {
         const std::size_t rows = x.rows - first < kBatch ? x.rows - first : kBatch;
         for (std::size_t row = 0; row < rows; ++row) {
             const Byte* p = row_of<T>(x, first + row);
-            prefetch(p);
+            if (Ahead) prefetch(p);
             const std::size_t head = x.n % kWords;  // what is no whole vector comes first
             I16x32 a = ordered<Magnitude>(head != 0 ? load_words(p, head) : load_i16(p)), b = a;
             for (std::size_t i = head != 0 ? head : kWords; i < x.n; i += kWords) {
-                prefetch(p + 2 * i);
+                if (Ahead) prefetch(p + 2 * i);
                 const I16x32 v = ordered<Magnitude>(load_i16(p + 2 * i));
                 if (!Magnitude) a = min(a, v);
                 b = max(b, v);
@@ -105,19 +134,18 @@ bool extremes_of_words(const KvValues& x, float* mins, float* maxs) {
 }
 
 template <bool Magnitude>
-bool extremes_of_floats(const KvValues& x, float* mins, float* maxs) {
+HETERO_INLINE bool extremes_of_floats(const KvValues& x, float* mins, float* maxs) {
     F32x16 poison = zero();  // 0 * x is NaN for infinities and NaN
     for (std::size_t row = 0; row < x.rows; ++row) {
         const auto* p = reinterpret_cast<const float*>(row_of<AsF32>(x, row));
         const F32x16 first = splat(p[0]);
-        F32x16 low = first, high = Magnitude ? abs(first) : first;
+        F32x16 low = first, high = first;
         for (std::size_t i = 0; i < x.n; i += kLanes) {
             const std::size_t left = x.n - i;
-            F32x16 v = left >= kLanes ? load(p + i) : where_between(0, left, load(p + i, left), first);
+            const F32x16 v = left >= kLanes ? load(p + i) : where_between(0, left, load(p + i, left), first);
             poison = fma(v, zero(), poison);
-            if (Magnitude) v = abs(v);
             if (!Magnitude) low = min(low, v);
-            high = max(high, v);
+            high = Magnitude ? max_abs(high, v) : max(high, v);
         }
         if (!Magnitude) mins[row] = min_lane(low);
         maxs[row] = max_lane(high);
@@ -125,18 +153,29 @@ bool extremes_of_floats(const KvValues& x, float* mins, float* maxs) {
     return sum(poison) == 0;
 }
 
+// Ahead: what comes next is fetched.
+template <class T, bool Magnitude, bool Ahead>
+HETERO_INLINE bool row_extremes(const KvValues& x, float* mins, float* maxs) {
+    if constexpr (T::kBytes == 2) {
+        return extremes_of_words<T, Magnitude, Ahead>(x, mins, maxs);
+    } else {
+        return extremes_of_floats<Magnitude>(x, mins, maxs);
+    }
+}
+
+// f with the type that a block has, AsF16{} for one.
+template <class F>
+HETERO_INLINE auto with_type(DType type, F f) {
+    return type == DType::f16 ? f(AsF16{}) : type == DType::bf16 ? f(AsBf16{}) : f(AsF32{});
+}
+
 bool min_max_rows(const KvValues& x, float* mins, float* maxs) {
     if (x.n == 0) return ref::min_max_rows(x, mins, maxs);
-    switch (x.type) {
-        case DType::f16:
-            return mins == nullptr ? extremes_of_words<AsF16, true>(x, mins, maxs)
-                                   : extremes_of_words<AsF16, false>(x, mins, maxs);
-        case DType::bf16:
-            return mins == nullptr ? extremes_of_words<AsBf16, true>(x, mins, maxs)
-                                   : extremes_of_words<AsBf16, false>(x, mins, maxs);
-        default:
-            return mins == nullptr ? extremes_of_floats<true>(x, mins, maxs) : extremes_of_floats<false>(x, mins, maxs);
-    }
+    return with_type(x.type, [&](auto type) {
+        using T = decltype(type);
+        return mins == nullptr ? row_extremes<T, true, true>(x, mins, maxs)
+                               : row_extremes<T, false, true>(x, mins, maxs);
+    });
 }
 
 // Columns of 16-bit floats, N times 32 side by side.
@@ -144,12 +183,12 @@ template <class T, bool Magnitude, int N>
 bool column_extremes_of_words(const KvValues& x, std::size_t column, std::size_t n, float* mins, float* maxs) {
     I16x32 low[N], high[N];
     const Byte* p = row_of<T>(x, 0) + 2 * column;
-#pragma GCC unroll 2
+#pragma GCC unroll 8
     for (int j = 0; j < N; ++j)
         low[j] = high[j] = ordered<Magnitude>(n < kWords ? load_words(p, n) : load_i16(p + 2 * kWords * j));
     for (std::size_t row = 1; row < x.rows; ++row) {
         p = row_of<T>(x, row) + 2 * column;
-#pragma GCC unroll 2
+#pragma GCC unroll 8
         for (int j = 0; j < N; ++j) {
             prefetch(p + 2 * kWords * j);
             const I16x32 v = ordered<Magnitude>(n < kWords ? load_words(p, n) : load_i16(p + 2 * kWords * j));
@@ -159,7 +198,7 @@ bool column_extremes_of_words(const KvValues& x, std::size_t column, std::size_t
     }
     std::uint16_t words[N * kWords];
     I16x32 lowest = splat_i16(0), highest = lowest;
-#pragma GCC unroll 2
+#pragma GCC unroll 8
     for (int j = 0; j < N; ++j) {
         highest = max(highest, high[j]);
         lowest = min(lowest, low[j]);
@@ -167,7 +206,7 @@ bool column_extremes_of_words(const KvValues& x, std::size_t column, std::size_t
     }
     T::widen(words, maxs + column, n);
     if (!Magnitude) {
-#pragma GCC unroll 2
+#pragma GCC unroll 8
         for (int j = 0; j < N; ++j) store_i16(words + kWords * j, negative_reversed(low[j]));
         T::widen(words, mins + column, n);
     }
@@ -178,6 +217,10 @@ template <class T, bool Magnitude>
 bool column_extremes(const KvValues& x, float* mins, float* maxs) {
     bool finite = true;
     std::size_t i = 0;
+    if constexpr (kParts == 1) {  // as many as there are registers for: memory is read in order
+        for (; i + 8 * kWords <= x.n; i += 8 * kWords)
+            finite &= column_extremes_of_words<T, Magnitude, 8>(x, i, 8 * kWords, mins, maxs);
+    }
     for (; i + 2 * kWords <= x.n; i += 2 * kWords)
         finite &= column_extremes_of_words<T, Magnitude, 2>(x, i, 2 * kWords, mins, maxs);
     for (; i < x.n; i += kWords)
@@ -222,42 +265,64 @@ bool min_max_columns(const KvValues& x, float* mins, float* maxs) {
 // ---- scales
 
 // The nearest f16 is the wanted one or its neighbour, which an exact comparison in binary64 tells: a scale has 11 bits.
-bool group_scales(const float* mins, const float* maxs, std::size_t n, int levels, std::uint16_t* scale,
-                  std::uint16_t* zero_point) {
+// n <= kBatch groups; the bits, and the numbers that they are. False: some are infinite.
+template <bool Zero>
+HETERO_INLINE bool batch_scales(const float* mins, const float* maxs, std::size_t n, int levels,
+                                std::uint16_t* scale_bits, float* scale, std::uint16_t* zero_bits, float* zero_point) {
     const float inverse = 1 / static_cast<float>(levels);
     const double wide_levels = levels;
     std::uint32_t infinite = 0;
+    alignas(64) double range[kBatch];
+    const std::size_t padded = (n + kLanes - 1) / kLanes * kLanes;
+    const auto round_all = [&](const float* from, std::uint16_t* bits, float* value) {
+        for (std::size_t i = 0; i < padded; i += kLanes) {
+            store_f16(bits + i, load(from + i));
+            store(value + i, load_f16(bits + i));
+        }
+    };
+    if (Zero) {
+        round_all(mins, zero_bits, zero_point);
+        for (std::size_t i = 0; i < padded; ++i) {
+            const std::uint32_t above = zero_point[i] > mins[i] ? 1 : 0, negative = zero_bits[i] >> 15;
+            const std::uint32_t lower = zero_bits[i] - above + 2 * (above & negative);
+            zero_bits[i] = static_cast<std::uint16_t>(lower == 0x8000 ? 0 : lower);
+            infinite |= (zero_bits[i] & 0x7FFFU) == 0x7C00 ? 1U : 0U;
+        }
+        for (std::size_t i = 0; i < padded; i += kLanes) store(zero_point + i, load_f16(zero_bits + i));
+        for (std::size_t i = 0; i < padded; ++i) range[i] = static_cast<double>(maxs[i]) - zero_point[i];
+    } else {
+        for (std::size_t i = 0; i < padded; ++i) range[i] = maxs[i];
+    }
+    for (std::size_t i = 0; i < padded; ++i) scale[i] = static_cast<float>(range[i]) * inverse + 0.0F;
+    round_all(scale, scale_bits, scale);
+    for (std::size_t i = 0; i < padded; ++i) {
+        const std::uint32_t below = static_cast<double>(scale[i]) * wide_levels < range[i] ? 1 : 0;
+        scale_bits[i] = static_cast<std::uint16_t>(scale_bits[i] + below);
+        infinite |= scale_bits[i] >= 0x7C00 ? 1U : 0U;
+    }
+    for (std::size_t i = 0; i < padded; i += kLanes) store(scale + i, load_f16(scale_bits + i));
+    return infinite == 0;
+}
+
+bool group_scales(const float* mins, const float* maxs, std::size_t n, int levels, std::uint16_t* scale,
+                  std::uint16_t* zero_point) {
+    bool finite = true;
     for (std::size_t first = 0; first < n; first += kBatch) {
         const std::size_t count = n - first < kBatch ? n - first : kBatch;
-        float nearest[kBatch], value[kBatch];
-        double range[kBatch];
-        std::uint16_t bits[kBatch];
+        float low[kBatch] = {}, high[kBatch] = {}, value[kBatch];
+        std::uint16_t scale_bits[kBatch], zero_bits[kBatch];
+        std::memcpy(high, maxs + first, count * sizeof high[0]);
         if (zero_point == nullptr) {
-            for (std::size_t i = 0; i < count; ++i) range[i] = maxs[first + i];
+            finite &= batch_scales<false>(low, high, count, levels, scale_bits, value, nullptr, nullptr);
         } else {
-            f32_to_f16(mins + first, bits, count);
-            f16_to_f32(bits, value, count);
-            for (std::size_t i = 0; i < count; ++i) {
-                const std::uint32_t above = value[i] > mins[first + i] ? 1 : 0, negative = bits[i] >> 15;
-                const std::uint32_t lower = bits[i] - above + 2 * (above & negative);
-                bits[i] = static_cast<std::uint16_t>(lower == 0x8000 ? 0 : lower);
-                infinite |= (bits[i] & 0x7FFFU) == 0x7C00 ? 1U : 0U;
-            }
-            f16_to_f32(bits, value, count);
-            for (std::size_t i = 0; i < count; ++i) range[i] = static_cast<double>(maxs[first + i]) - value[i];
-            std::memcpy(zero_point + first, bits, count * sizeof bits[0]);
+            float zeros[kBatch];
+            std::memcpy(low, mins + first, count * sizeof low[0]);
+            finite &= batch_scales<true>(low, high, count, levels, scale_bits, value, zero_bits, zeros);
+            std::memcpy(zero_point + first, zero_bits, count * sizeof zero_bits[0]);
         }
-        for (std::size_t i = 0; i < count; ++i) nearest[i] = static_cast<float>(range[i]) * inverse + 0.0F;
-        f32_to_f16(nearest, bits, count);
-        f16_to_f32(bits, nearest, count);
-        for (std::size_t i = 0; i < count; ++i) {
-            const std::uint32_t below = static_cast<double>(nearest[i]) * wide_levels < range[i] ? 1 : 0;
-            bits[i] = static_cast<std::uint16_t>(bits[i] + below);
-            infinite |= bits[i] >= 0x7C00 ? 1U : 0U;
-        }
-        std::memcpy(scale + first, bits, count * sizeof bits[0]);
+        std::memcpy(scale + first, scale_bits, count * sizeof scale_bits[0]);
     }
-    return infinite == 0;
+    return finite;
 }
 
 // ---- codes
@@ -287,27 +352,25 @@ HETERO_INLINE bool has_f16_bits(float scale) {
 // of the codes, so that only near the middle of two integers could they be rounded apart: there the division decides.
 template <bool Signed, bool Error, int N>
 HETERO_INLINE void quantize_vectors(const F32x16* v, const Scales* by, bool divide, std::uint8_t* q, F32x16& worst) {
-    F32x16 d[N], rounded[N], off = zero();
+    F32x16 d[N], off = zero();
     I32x16 k[N];
 #pragma GCC unroll 4
     for (int j = 0; j < N; ++j) {
         d[j] = v[j] - by[j].zero_point;
         const F32x16 product = d[j] * by[j].reciprocal;
         k[j] = round_to_int(product);
-        rounded[j] = to_float(k[j]);
-        off = max_abs(off, product - rounded[j]);
+        off = max_abs(off, from_integer(product));
     }
     if (__builtin_expect(divide || any_greater(off, splat(0.5F - 0x1p-13F)), 0)) {
 #pragma GCC unroll 4
         for (int j = 0; j < N; ++j) {
             k[j] = round_to_int(exact_quotient(d[j], by[j].scale));
-            rounded[j] = to_float(k[j]);
         }
     }
     store_codes<Signed, N>(q, k);
     if (!Error) return;
 #pragma GCC unroll 4
-    for (int j = 0; j < N; ++j) worst = max_abs(worst, rounded[j] * by[j].scale + by[j].zero_point - v[j]);
+    for (int j = 0; j < N; ++j) worst = max_abs(worst, to_float(k[j]) * by[j].scale + by[j].zero_point - v[j]);
 }
 
 // The same where value and scale have at most 11 bits and there is no zero. A quotient of such, x = X 2^a over s = S
@@ -363,31 +426,82 @@ HETERO_INLINE void quantize_row(const Byte* p, std::size_t n, const Scales& one,
     if (i < n) quantize_last<Signed, Error>(get<T>(p + i * T::kBytes, n - i), one, q + i, n - i, worst);
 }
 
-template <class T, bool Signed, bool Error>
-void quantize_rows_as(const KvValues& x, const float* scale, const float* zero_point, std::uint8_t* q,
-                      std::size_t q_stride, float* error) {
-    F32x16 worst = zero();
-    for (std::size_t first = 0; first < x.rows; first += kBatch) {
-        const std::size_t rows = x.rows - first < kBatch ? x.rows - first : kBatch;
-        float reciprocal[kBatch];
-        bool is_short = T::kBytes == 2 && zero_point == nullptr;
-        for (std::size_t r = 0; r < rows; r += kLanes) {
-            const std::size_t n = rows - r < kLanes ? rows - r : kLanes;
-            store(reciprocal + r, reciprocal_of(n < kLanes ? load(scale + first + r, n) : load(scale + first + r)));
-        }
-        for (std::size_t r = 0; r < rows; ++r) is_short &= has_f16_bits(scale[first + r]);
-        for (std::size_t r = 0; r < rows; ++r, q += q_stride) {
-            const Byte* p = row_of<T>(x, first + r);
-            Scales one{splat(scale[first + r]), splat(reciprocal[r]), zero()};
-            if (is_short) {
-                quantize_row<T, Signed, Error, true>(p, x.n, one, false, q, worst);
-                continue;
-            }
-            if (zero_point != nullptr) one.zero_point = splat(zero_point[first + r]);
-            quantize_row<T, Signed, Error, false>(p, x.n, one, needs_division(scale[first + r]), q, worst);
+// No code of a group is further from its value than this: half a scale, and what f32 rounds on the way. A scale of 0
+// has codes of 0, whatever the values.
+HETERO_INLINE float largest_error(float scale, float zero_point) {
+    if (scale == 0) return __builtin_huge_valf();
+    return scale * 0.5F + (scale * 256 + __builtin_fabsf(zero_point)) * 0x1p-21F;
+}
+
+// Up to kBatch rows, whose scales and zeros (where Zero) are known. The error is measured where it may be larger than
+// `worst`: a row in some hundred.
+template <class T, bool Signed, bool Zero, bool Short>
+HETERO_INLINE void quantize_batch(const KvValues& x, std::size_t first, std::size_t rows, const float* scale,
+                                  const float* zero_point, std::uint8_t* q, std::size_t q_stride, float& worst,
+                                  std::size_t ahead) {
+    float reciprocal[kBatch];
+    for (std::size_t r = 0; r < rows; r += kLanes) {
+        const std::size_t n = rows - r < kLanes ? rows - r : kLanes;
+        store(reciprocal + r, reciprocal_of(n < kLanes ? load(scale + r, n) : load(scale + r)));
+    }
+    for (std::size_t r = 0; r < rows; ++r, q += q_stride) {
+        const Byte* p = row_of<T>(x, first + r);
+        if (ahead != 0) prefetch_some(p, x.n * T::kBytes, ahead);
+        const float z = Zero ? zero_point[r] : 0;
+        const Scales one{splat(scale[r]), splat(reciprocal[r]), splat(z)};
+        const bool divide = !Short && needs_division(scale[r]);
+        if (__builtin_expect(largest_error(scale[r], z) > worst, 0)) {
+            F32x16 found = zero();
+            quantize_row<T, Signed, true, Short>(p, x.n, one, divide, q, found);
+            raise(&worst, found);
+        } else {
+            F32x16 none = zero();
+            quantize_row<T, Signed, false, Short>(p, x.n, one, divide, q, none);
         }
     }
-    if (Error) raise(error, worst);
+}
+
+template <class T, bool Signed>
+void quantize_rows_as(const KvValues& x, const float* scale, const float* zero_point, std::uint8_t* q,
+                      std::size_t q_stride, float* error) {
+    float worst = error != nullptr ? *error : __builtin_huge_valf();
+    for (std::size_t first = 0; first < x.rows; first += kBatch, q += kBatch * q_stride) {
+        const std::size_t rows = x.rows - first < kBatch ? x.rows - first : kBatch;
+        bool is_short = T::kBytes == 2 && zero_point == nullptr;
+        for (std::size_t r = 0; r < rows; ++r) is_short &= has_f16_bits(scale[first + r]);
+        if (is_short) {
+            quantize_batch<T, Signed, false, T::kBytes == 2>(x, first, rows, scale + first, nullptr, q, q_stride, worst,
+                                                             0);
+        } else if (zero_point == nullptr) {
+            quantize_batch<T, Signed, false, false>(x, first, rows, scale + first, nullptr, q, q_stride, worst, 0);
+        } else {
+            quantize_batch<T, Signed, true, false>(x, first, rows, scale + first, zero_point + first, q, q_stride,
+                                                   worst, 0);
+        }
+    }
+    if (error != nullptr) *error = worst;
+}
+
+// Extremes, scales and codes of a batch after the other, while it is in the nearest cache.
+template <class T, bool Zero>
+bool encode_rows_as(const KvValues& x, int levels, std::uint16_t* scale, std::uint16_t* zero_point, std::uint8_t* q,
+                    std::size_t q_stride, float* error) {
+    constexpr std::size_t batch = 32;
+    alignas(64) float low[kBatch] = {}, high[kBatch] = {}, scales[kBatch], zeros[kBatch];
+    std::uint16_t scale_bits[kBatch], zero_bits[kBatch];
+    float worst = error != nullptr ? *error : __builtin_huge_valf();
+    for (std::size_t first = 0; first < x.rows; first += batch, q += batch * q_stride) {
+        const std::size_t rows = x.rows - first < batch ? x.rows - first : batch;
+        const KvValues some{x.type, row_of<T>(x, first), rows, x.stride, x.n};
+        if (!row_extremes<T, !Zero, false>(some, low, high)) return false;
+        if (!batch_scales<Zero>(low, high, rows, levels, scale_bits, scales, zero_bits, zeros)) return false;
+        std::memcpy(scale + first, scale_bits, rows * sizeof scale_bits[0]);
+        if (Zero) std::memcpy(zero_point + first, zero_bits, rows * sizeof zero_bits[0]);
+        quantize_batch<T, !Zero, Zero, !Zero && T::kBytes == 2>(x, first, rows, scales, zeros, q, q_stride, worst,
+                                                                batch * x.stride * T::kBytes);
+    }
+    if (error != nullptr) *error = worst;
+    return true;
 }
 
 HETERO_INLINE Scales column_scales(const float* scale, const float* zero_point, std::size_t n, bool& divide) {
@@ -396,29 +510,48 @@ HETERO_INLINE Scales column_scales(const float* scale, const float* zero_point, 
     return {s, reciprocal_of(s), zero_point == nullptr ? zero() : n < kLanes ? load(zero_point, n) : load(zero_point)};
 }
 
-template <class T, bool Signed, bool Error>
+template <class T, bool Signed, bool Short, bool Error>
+HETERO_INLINE void quantize_four_columns(const KvValues& x, std::size_t i, const Scales* by, bool divide,
+                                         std::uint8_t* q, std::size_t q_stride, F32x16& worst) {
+    F32x16 v[4];
+    for (std::size_t row = 0; row < x.rows; ++row, q += q_stride) {
+        const Byte* at = row_of<T>(x, row) + i * T::kBytes;
+        prefetch_some(at, 4 * kLanes * T::kBytes, x.rows * x.stride * T::kBytes);
+#pragma GCC unroll 4
+        for (std::size_t j = 0; j < 4; ++j) v[j] = T::get(at + j * kLanes * T::kBytes);
+        if (Short) {
+            quantize_short<Signed, Error, 4>(v, by, q, worst);
+        } else {
+            quantize_vectors<Signed, Error, 4>(v, by, divide, q, worst);
+        }
+    }
+}
+
+template <class T, bool Signed, bool Short>
 void quantize_columns_as(const KvValues& x, const float* scale, const float* zero_point, std::uint8_t* q,
                          std::size_t q_stride, float* error) {
-    F32x16 worst = zero(), v[4];
-    bool is_short = T::kBytes == 2 && zero_point == nullptr;
-    for (std::size_t i = 0; i < x.n; ++i) is_short &= has_f16_bits(scale[i]);
+    F32x16 worst = zero();
     std::size_t i = 0;
     const auto zeros = [&](std::size_t at) { return zero_point == nullptr ? nullptr : zero_point + at; };
+    const auto may_raise = [&](std::size_t n) {
+        float largest = 0;
+        for (std::size_t c = i; error != nullptr && c < i + n; ++c) {
+            const float one = largest_error(scale[c], zero_point == nullptr ? 0 : zero_point[c]);
+            largest = one > largest ? one : largest;
+        }
+        return error != nullptr && largest > *error;
+    };
     for (; i + 4 * kLanes <= x.n; i += 4 * kLanes) {
         bool divide = false;
         Scales by[4];
 #pragma GCC unroll 4
         for (std::size_t j = 0; j < 4; ++j)
             by[j] = column_scales(scale + i + j * kLanes, zeros(i + j * kLanes), kLanes, divide);
-        for (std::size_t row = 0; row < x.rows; ++row) {
-            const Byte* at = row_of<T>(x, row) + i * T::kBytes;
-#pragma GCC unroll 4
-            for (std::size_t j = 0; j < 4; ++j) v[j] = T::get(at + j * kLanes * T::kBytes);
-            if (is_short) {
-                quantize_short<Signed, Error, 4>(v, by, q + row * q_stride + i, worst);
-            } else {
-                quantize_vectors<Signed, Error, 4>(v, by, divide, q + row * q_stride + i, worst);
-            }
+        if (__builtin_expect(may_raise(4 * kLanes), 0)) {
+            quantize_four_columns<T, Signed, Short, true>(x, i, by, divide, q + i, q_stride, worst);
+            raise(error, worst);
+        } else {
+            quantize_four_columns<T, Signed, Short, false>(x, i, by, divide, q + i, q_stride, worst);
         }
     }
     for (; i < x.n; i += kLanes) {
@@ -426,89 +559,151 @@ void quantize_columns_as(const KvValues& x, const float* scale, const float* zer
         bool divide = false;
         const Scales by = column_scales(scale + i, zeros(i), n, divide);
         for (std::size_t row = 0; row < x.rows; ++row)
-            quantize_last<Signed, Error>(get<T>(row_of<T>(x, row) + i * T::kBytes, n), by, q + row * q_stride + i, n,
-                                         worst);
+            quantize_last<Signed, true>(get<T>(row_of<T>(x, row) + i * T::kBytes, n), by, q + row * q_stride + i, n,
+                                        worst);
+        if (error != nullptr) raise(error, worst);
     }
-    if (Error) raise(error, worst);
 }
 
-template <class T, bool Signed, bool Error>
+// What dequantizing finds beside values: what rounding took away, and the largest value. Neither is looked at where it
+// cannot matter.
+struct Found {
+    F32x16 worst, largest;
+};
+HETERO_INLINE float larger_magnitude(float a, float b) {
+    a = __builtin_fabsf(a);
+    b = __builtin_fabsf(b);
+    return (a > b ? a : b) * (1 + 0x1p-20F);
+}
+// No value of these codes is larger than this.
+template <bool Signed>
+HETERO_INLINE float largest_value(float scale, float zero_point) {
+    return larger_magnitude(Signed ? zero_point - scale * 128 : zero_point, zero_point + scale * (Signed ? 128 : 255));
+}
+template <class T>
+HETERO_INLINE bool matters(float largest, const float* error) {
+    if (!(largest < T::kBeyond)) return true;
+    // Half a unit in the last place of the largest, or of the smallest normal number.
+    return error != nullptr && T::kBytes == 2 && T::rounded_away(largest) > *error;
+}
+
+template <class T, bool Signed, bool ByColumn, bool Checked>
+HETERO_INLINE void dequantize_row(const std::uint8_t* q, const float* scale, const float* zero_point, std::size_t n,
+                                  Byte* out, Found& found) {
+    F32x16 s = splat(ByColumn ? 0 : *scale), z = splat(ByColumn || zero_point == nullptr ? 0 : *zero_point);
+    const auto value_of = [&](U8x16 codes) { return (Signed ? signed_values(codes) : unsigned_values(codes)) * s + z; };
+    std::size_t i = 0;
+    for (; i + kLanes <= n; i += kLanes) {
+        if (ByColumn) {
+            s = load(scale + i);
+            if (zero_point != nullptr) z = load(zero_point + i);
+        }
+        if (i % 64 == 0) prefetch(q + i);
+        const F32x16 value = value_of(bytes_load(q + i));
+        T::put(out + i * T::kBytes, value);
+        if (!Checked) continue;
+        found.largest = max_abs(found.largest, value);
+        found.worst = max_abs(found.worst, T::get(out + i * T::kBytes) - value);
+    }
+    if (i == n) return;
+    const std::size_t left = n - i;
+    Byte last[kLanes] = {}, stored[kLanes * T::kBytes];
+    std::memcpy(last, q + i, left);
+    if (ByColumn) {
+        s = load(scale + i, left);
+        if (zero_point != nullptr) z = load(zero_point + i, left);
+    }
+    const F32x16 value = where_between(0, left, value_of(bytes_load(last)), zero());
+    T::put(stored, value);
+    std::memcpy(out + i * T::kBytes, stored, left * T::kBytes);
+    found.largest = max_abs(found.largest, value);
+    found.worst = max_abs(found.worst, T::get(stored) - value);
+}
+
+template <class T, bool Signed, bool ByColumn>
 bool dequantize_as(const std::uint8_t* q, std::size_t q_stride, const float* scale, const float* zero_point,
-                   bool by_column, const KvOutput& x, float* error) {
-    F32x16 worst = zero(), largest = zero();
+                   const KvOutput& x, float* error) {
+    Found found{zero(), zero()};
     auto* out = static_cast<Byte*>(x.data);
-    const auto value_of = [](U8x16 codes, F32x16 s, F32x16 z) {
-        return (Signed ? signed_values(codes) : unsigned_values(codes)) * s + z;
-    };
+    const auto zero_of = [&](std::size_t i) { return zero_point == nullptr ? 0 : zero_point[i]; };
+    bool checked = false;
+    if (ByColumn) {
+        float largest = 0;
+        for (std::size_t c = 0; c < x.n; ++c) {
+            const float one = largest_value<Signed>(scale[c], zero_of(c));
+            largest = one > largest ? one : largest;
+        }
+        checked = matters<T>(largest, error);
+    }
     for (std::size_t row = 0; row < x.rows; ++row, q += q_stride, out += x.stride * T::kBytes) {
-        F32x16 s = splat(by_column ? 0 : scale[row]),
-               z = splat(by_column || zero_point == nullptr ? 0 : zero_point[row]);
-        std::size_t i = 0;
-        for (; i + kLanes <= x.n; i += kLanes) {
-            if (by_column) {
-                s = load(scale + i);
-                if (zero_point != nullptr) z = load(zero_point + i);
-            }
-            if (i % 64 == 0) prefetch(q + i);
-            const F32x16 value = value_of(bytes_load(q + i), s, z);
-            T::put(out + i * T::kBytes, value);
-            largest = max_abs(largest, value);
-            if (Error) worst = max_abs(worst, T::get(out + i * T::kBytes) - value);
+        const float* s = ByColumn ? scale : scale + row;
+        const float* z = ByColumn || zero_point == nullptr ? zero_point : zero_point + row;
+        if (!ByColumn) checked = matters<T>(largest_value<Signed>(*s, zero_of(row)), error);
+        if (__builtin_expect(checked, 0)) {
+            dequantize_row<T, Signed, ByColumn, true>(q, s, z, x.n, out, found);
+            if (!ByColumn && error != nullptr && row % 8 == 0) raise(error, found.worst);
+        } else {
+            dequantize_row<T, Signed, ByColumn, false>(q, s, z, x.n, out, found);
         }
-        if (i == x.n) continue;
-        const std::size_t n = x.n - i;
-        Byte last[kLanes] = {}, stored[kLanes * T::kBytes];
-        std::memcpy(last, q + i, n);
-        if (by_column) {
-            s = load(scale + i, n);
-            if (zero_point != nullptr) z = load(zero_point + i, n);
-        }
-        const F32x16 value = where_between(0, n, value_of(bytes_load(last), s, z), zero());
-        T::put(stored, value);
-        std::memcpy(out + i * T::kBytes, stored, n * T::kBytes);
-        largest = max_abs(largest, value);
-        if (Error) worst = max_abs(worst, T::get(stored) - value);
     }
-    if (Error) raise(error, worst);
-    return max_lane(largest) < T::kBeyond;
+    if (error != nullptr) raise(error, found.worst);
+    return max_lane(found.largest) < T::kBeyond;
 }
-
-// Calls f<T, Signed, Error>.
-#define HETERO_KV_CALL(type, is_signed, error, f, ...)                                                        \
-    (is_signed) ? ((error) != nullptr ? f<type, true, true>(__VA_ARGS__) : f<type, true, false>(__VA_ARGS__)) \
-                : ((error) != nullptr ? f<type, false, true>(__VA_ARGS__) : f<type, false, false>(__VA_ARGS__))
-#define HETERO_KV_DISPATCH(dtype, is_signed, error, f, ...)                  \
-    switch (dtype) {                                                         \
-        case DType::f16:                                                     \
-            return HETERO_KV_CALL(AsF16, is_signed, error, f, __VA_ARGS__);  \
-        case DType::bf16:                                                    \
-            return HETERO_KV_CALL(AsBf16, is_signed, error, f, __VA_ARGS__); \
-        default:                                                             \
-            return HETERO_KV_CALL(AsF32, is_signed, error, f, __VA_ARGS__);  \
-    }
 
 void quantize_rows(const KvValues& x, const float* scale, const float* zero_point, bool is_signed, std::uint8_t* q,
                    std::size_t q_stride, float* error) {
-    HETERO_KV_DISPATCH(x.type, is_signed, error, quantize_rows_as, x, scale, zero_point, q, q_stride, error)
+    with_type(x.type, [&](auto type) {
+        using T = decltype(type);
+        is_signed ? quantize_rows_as<T, true>(x, scale, zero_point, q, q_stride, error)
+                  : quantize_rows_as<T, false>(x, scale, zero_point, q, q_stride, error);
+    });
+}
+
+bool encode_rows(const KvValues& x, int levels, std::uint16_t* scale, std::uint16_t* zero_point, std::uint8_t* q,
+                 std::size_t q_stride, float* error) {
+    if (x.n == 0) return ref::encode_rows(x, levels, scale, zero_point, q, q_stride, error);
+    return with_type(x.type, [&](auto type) {
+        using T = decltype(type);
+        return zero_point == nullptr ? encode_rows_as<T, false>(x, levels, scale, zero_point, q, q_stride, error)
+                                     : encode_rows_as<T, true>(x, levels, scale, zero_point, q, q_stride, error);
+    });
 }
 
 void quantize_columns(const KvValues& x, const float* scale, const float* zero_point, bool is_signed, std::uint8_t* q,
                       std::size_t q_stride, float* error) {
-    HETERO_KV_DISPATCH(x.type, is_signed, error, quantize_columns_as, x, scale, zero_point, q, q_stride, error)
+    bool is_short = x.type != DType::f32 && zero_point == nullptr;
+    for (std::size_t i = 0; i < x.n; ++i) is_short &= has_f16_bits(scale[i]);
+    with_type(x.type, [&](auto type) {
+        using T = decltype(type);
+        constexpr bool can_be_short = T::kBytes == 2;
+        const auto run = [&](auto codes_signed) {
+            constexpr bool kSigned = decltype(codes_signed)::value;
+            is_short ? quantize_columns_as<T, kSigned, can_be_short>(x, scale, zero_point, q, q_stride, error)
+                     : quantize_columns_as<T, kSigned, false>(x, scale, zero_point, q, q_stride, error);
+        };
+        is_signed ? run(Yes{}) : run(No{});
+    });
+}
+
+template <bool ByColumn>
+HETERO_INLINE bool dequantize_codes(const std::uint8_t* q, std::size_t q_stride, bool is_signed, const float* scale,
+                                    const float* zero_point, const KvOutput& x, float* error) {
+    return with_type(x.type, [&](auto type) {
+        using T = decltype(type);
+        return is_signed ? dequantize_as<T, true, ByColumn>(q, q_stride, scale, zero_point, x, error)
+                         : dequantize_as<T, false, ByColumn>(q, q_stride, scale, zero_point, x, error);
+    });
 }
 
 bool dequantize_rows(const std::uint8_t* q, std::size_t q_stride, bool is_signed, const float* scale,
                      const float* zero_point, const KvOutput& x, float* error) {
-    HETERO_KV_DISPATCH(x.type, is_signed, error, dequantize_as, q, q_stride, scale, zero_point, false, x, error)
+    return dequantize_codes<false>(q, q_stride, is_signed, scale, zero_point, x, error);
 }
 
 bool dequantize_columns(const std::uint8_t* q, std::size_t q_stride, bool is_signed, const float* scale,
                         const float* zero_point, const KvOutput& x, float* error) {
-    HETERO_KV_DISPATCH(x.type, is_signed, error, dequantize_as, q, q_stride, scale, zero_point, true, x, error)
+    return dequantize_codes<true>(q, q_stride, is_signed, scale, zero_point, x, error);
 }
-
-#undef HETERO_KV_DISPATCH
-#undef HETERO_KV_CALL
 
 template <class T>
 void max_difference_as(const KvValues& x, const float* y, float* error) {
@@ -530,6 +725,182 @@ void max_difference(const KvValues& x, const float* y, float* error) {
             return max_difference_as<AsBf16>(x, y, error);
         default:
             return max_difference_as<AsF32>(x, y, error);
+    }
+}
+
+// ---- rotated heads: a row is one, of 16 N values
+
+template <class T, int N>
+HETERO_INLINE void rotate_rows_as(const KvValues& x, float* y, F32x16 factor, const LaneButterflies& lanes) {
+    for (std::size_t row = 0; row < x.rows; ++row, y += kLanes * N) {
+        const Byte* p = row_of<T>(x, row);
+        for (std::size_t i = 0; i < x.n * T::kBytes; i += 64) prefetch(p + i);
+        F32x16 v[N];
+#pragma GCC unroll 8
+        for (std::size_t i = 0; i < N; ++i) v[i] = T::get(p + i * kLanes * T::kBytes);
+        rotate_registers<N>(v, factor, lanes);
+#pragma GCC unroll 8
+        for (std::size_t i = 0; i < N; ++i) store(y + kLanes * i, v[i]);
+    }
+}
+
+template <int N, bool Signed>
+HETERO_INLINE void rotated_values(const std::uint8_t* q, float scale, float zero_point, F32x16 factor,
+                                  const LaneButterflies& lanes, F32x16 (&v)[N]) {
+    const F32x16 s = splat(scale), z = splat(zero_point);
+#pragma GCC unroll 8
+    for (std::size_t i = 0; i < N; ++i) {
+        const U8x16 codes = bytes_load(q + kLanes * i);
+        v[i] = (Signed ? signed_values(codes) : unsigned_values(codes)) * s + z;
+    }
+    rotate_registers<N>(v, factor, lanes);
+}
+
+template <class T, int N, bool Signed>
+HETERO_INLINE bool dequantize_rotated_as(const std::uint8_t* q, std::size_t q_stride, const float* scale,
+                                         const float* zero_point, const KvOutput& x, float* error, F32x16 factor,
+                                         const LaneButterflies& lanes) {
+    F32x16 largest = zero(), worst = zero(), v[N];
+    auto* out = static_cast<Byte*>(x.data);
+    for (std::size_t row = 0; row < x.rows; ++row, q += q_stride, out += x.stride * T::kBytes) {
+        prefetch(q);
+        rotated_values<N, Signed>(q, scale[row], zero_point == nullptr ? 0 : zero_point[row], factor, lanes, v);
+#pragma GCC unroll 8
+        for (std::size_t i = 0; i < N; ++i) {
+            T::put(out + i * kLanes * T::kBytes, v[i]);
+            largest = max_abs(largest, v[i]);
+            worst = max_abs(worst, T::get(out + i * kLanes * T::kBytes) - v[i]);
+        }
+    }
+    if (error != nullptr) raise(error, worst);
+    return max_lane(largest) < T::kBeyond;
+}
+
+template <class T, int N, bool Signed>
+HETERO_INLINE void rotated_difference_as(const std::uint8_t* q, std::size_t q_stride, const float* scale,
+                                         const float* zero_point, const KvValues& x, float* error, F32x16 factor,
+                                         const LaneButterflies& lanes) {
+    F32x16 worst = zero(), v[N];
+    for (std::size_t row = 0; row < x.rows; ++row, q += q_stride) {
+        const Byte* p = row_of<T>(x, row);
+        prefetch_some(p, x.n * T::kBytes, x.rows * x.stride * T::kBytes);
+        rotated_values<N, Signed>(q, scale[row], zero_point == nullptr ? 0 : zero_point[row], factor, lanes, v);
+#pragma GCC unroll 8
+        for (std::size_t i = 0; i < N; ++i) worst = max_abs(worst, T::get(p + i * kLanes * T::kBytes) - v[i]);
+    }
+    raise(error, worst);
+}
+
+// f<N> for heads of 16 N values that are one block of the transform; false where there are no such.
+template <int N>
+struct Registers {
+    static constexpr int value = N;
+};
+template <class F>
+HETERO_INLINE bool with_registers(std::size_t n, F f) {
+    switch (n) {
+        case 16:
+            return f(Registers<1>{}), true;
+        case 32:
+            return f(Registers<2>{}), true;
+        case 64:
+            return f(Registers<4>{}), true;
+        case 128:
+            return f(Registers<8>{}), true;
+        default:
+            return false;
+    }
+}
+HETERO_INLINE F32x16 rotation_factor(std::size_t n) {
+    return splat(static_cast<float>(1 / __builtin_sqrt(static_cast<double>(n))));
+}
+
+void rotate_rows(const KvValues& x, float* y) {
+    const F32x16 factor = rotation_factor(x.n);
+    const LaneButterflies lanes = lane_butterflies();
+    if (with_registers(x.n, [&](auto n) {
+            with_type(x.type,
+                      [&](auto type) { rotate_rows_as<decltype(type), decltype(n)::value>(x, y, factor, lanes); });
+        })) {
+        return;
+    }
+    with_type(x.type, [&](auto type) {
+        using T = decltype(type);
+        for (std::size_t row = 0; row < x.rows; ++row) {
+            float* to = y + row * x.n;
+            const Byte* p = row_of<T>(x, row);
+            std::size_t i = 0;
+            for (; i + kLanes <= x.n; i += kLanes) store(to + i, T::get(p + i * T::kBytes));
+            if (i < x.n) store(to + i, get<T>(p + i * T::kBytes, x.n - i), x.n - i);
+        }
+    });
+    const std::size_t n = x.n & (~x.n + 1);
+    if (x.n != 0) hadamard(y, y, x.rows * x.n / n, n);
+}
+
+// Heads that are no single block in registers.
+constexpr std::size_t kMaxHead = 1024;
+void rotated_row(const std::uint8_t* q, bool is_signed, float scale, float zero_point, std::size_t n, float* out) {
+    (void)dequantize_codes<false>(q, n, is_signed, &scale, &zero_point, {DType::f32, out, 1, n, n}, nullptr);
+    const std::size_t block = n & (~n + 1);
+    if (n != 0) hadamard(out, out, n / block, block);
+}
+
+bool dequantize_rotated(const std::uint8_t* q, std::size_t q_stride, bool is_signed, const float* scale,
+                        const float* zero_point, const KvOutput& x, float* error) {
+    const F32x16 factor = rotation_factor(x.n);
+    const LaneButterflies lanes = lane_butterflies();
+    bool fits = false;
+    const bool done = with_registers(x.n, [&](auto n) {
+        constexpr int kN = decltype(n)::value;
+        fits = with_type(x.type, [&](auto type) {
+            using T = decltype(type);
+            return is_signed
+                       ? dequantize_rotated_as<T, kN, true>(q, q_stride, scale, zero_point, x, error, factor, lanes)
+                       : dequantize_rotated_as<T, kN, false>(q, q_stride, scale, zero_point, x, error, factor, lanes);
+        });
+    });
+    if (done) return fits;
+    if (x.n > kMaxHead) return ref::dequantize_rotated(q, q_stride, is_signed, scale, zero_point, x, error);
+    return with_type(x.type, [&](auto type) {
+        using T = decltype(type);
+        float values[kMaxHead];
+        F32x16 largest = zero(), worst = zero();
+        for (std::size_t row = 0; row < x.rows; ++row, q += q_stride) {
+            rotated_row(q, is_signed, scale[row], zero_point == nullptr ? 0 : zero_point[row], x.n, values);
+            Byte* out = static_cast<Byte*>(x.data) + row * x.stride * T::kBytes;
+            for (std::size_t i = 0; i < x.n; i += kLanes) {
+                const std::size_t left = x.n - i < kLanes ? x.n - i : kLanes;
+                const F32x16 v = left < kLanes ? load(values + i, left) : load(values + i);
+                put<T>(out + i * T::kBytes, v, left);
+                largest = max_abs(largest, v);
+                worst = max_abs(worst, get<T>(out + i * T::kBytes, left) - v);
+            }
+        }
+        if (error != nullptr) raise(error, worst);
+        return max_lane(largest) < T::kBeyond;
+    });
+}
+
+void rotated_difference(const std::uint8_t* q, std::size_t q_stride, bool is_signed, const float* scale,
+                        const float* zero_point, const KvValues& x, float* error) {
+    const F32x16 factor = rotation_factor(x.n);
+    const LaneButterflies lanes = lane_butterflies();
+    const bool done = with_registers(x.n, [&](auto n) {
+        constexpr int kN = decltype(n)::value;
+        with_type(x.type, [&](auto type) {
+            using T = decltype(type);
+            is_signed ? rotated_difference_as<T, kN, true>(q, q_stride, scale, zero_point, x, error, factor, lanes)
+                      : rotated_difference_as<T, kN, false>(q, q_stride, scale, zero_point, x, error, factor, lanes);
+        });
+    });
+    if (done) return;
+    if (x.n > kMaxHead) return ref::rotated_difference(q, q_stride, is_signed, scale, zero_point, x, error);
+    float values[kMaxHead];
+    for (std::size_t row = 0; row < x.rows; ++row, q += q_stride) {
+        rotated_row(q, is_signed, scale[row], zero_point == nullptr ? 0 : zero_point[row], x.n, values);
+        const auto* data = static_cast<const Byte*>(x.data) + row * x.stride * (x.type == DType::f32 ? 4 : 2);
+        max_difference({x.type, data, 1, x.n, x.n}, values, error);
     }
 }
 

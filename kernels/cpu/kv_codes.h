@@ -141,24 +141,32 @@ HETERO_INLINE F32x16 butterflies(F32x16 v, const LaneButterflies& lanes) {
 
 // A block of 16 * N values in registers.
 template <int N>
+HETERO_INLINE void rotate_registers(F32x16 (&v)[N], F32x16 factor, const LaneButterflies& lanes) {
+#pragma GCC unroll 8
+    for (int i = 0; i < N; ++i) v[i] = butterflies(v[i], lanes);
+#pragma GCC unroll 4
+    for (int stride = 1; stride < N; stride *= 2) {
+#pragma GCC unroll 8
+        for (int i = 0; i < N; ++i) {
+            if ((i & stride) != 0) continue;
+            const F32x16 a = v[i], b = v[i + stride];
+            v[i] = a + b;
+            v[i + stride] = a - b;
+        }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < N; ++i) v[i] = v[i] * factor;
+}
+template <int N>
 HETERO_INLINE void hadamard_blocks(const float* x, float* y, std::size_t blocks, F32x16 factor,
                                    const LaneButterflies& lanes) {
     for (std::size_t block = 0; block < blocks; ++block, x += kLanes * N, y += kLanes * N) {
         F32x16 v[N];
 #pragma GCC unroll 8
-        for (int i = 0; i < N; ++i) v[i] = butterflies(load(x + kLanes * i), lanes);
-#pragma GCC unroll 4
-        for (int stride = 1; stride < N; stride *= 2) {
+        for (int i = 0; i < N; ++i) v[i] = load(x + kLanes * i);
+        rotate_registers<N>(v, factor, lanes);
 #pragma GCC unroll 8
-            for (int i = 0; i < N; ++i) {
-                if ((i & stride) != 0) continue;
-                const F32x16 a = v[i], b = v[i + stride];
-                v[i] = a + b;
-                v[i + stride] = a - b;
-            }
-        }
-#pragma GCC unroll 8
-        for (int i = 0; i < N; ++i) store(y + kLanes * i, v[i] * factor);
+        for (int i = 0; i < N; ++i) store(y + kLanes * i, v[i]);
     }
 }
 

@@ -191,24 +191,16 @@ HETERO_INLINE F32x16 get_some(const Byte* p, std::size_t i, std::size_t n) {  //
 }
 
 template <class T, bool Error>
-void quantize_widths_as(const KvValues& x, const float* step, const float* zero_point, const std::uint8_t* width,
-                        std::uint8_t* q, std::size_t q_stride, std::size_t row_bytes, float* error) {
-    Columns columns(x.n, step, zero_point, width);
-    const Places places(columns, row_bytes);
-    bool divide = false;
-    for (std::size_t c = 0; c < x.n; ++c) divide |= needs_division(step[c]);
-    for (std::size_t c = 0; c < columns.padded; c += kLanes)
-        store(columns.reciprocal + c, reciprocal_of(load(columns.step + c)));
-    // Product and quotient differ by less than this: 2^-22 of the largest code.
-    for (std::size_t c = 0; c < columns.padded; ++c)
-        columns.margin[c] = static_cast<float>(1 << columns.width[c]) * 0x1p-21F;
+HETERO_INLINE void quantize_widths_as(const KvValues& x, const Columns& columns, const Places& places, bool divide,
+                                      std::uint8_t* q, std::size_t q_stride, std::size_t row_bytes, float* error) {
     F32x16 worst = zero();
     for (std::size_t row = 0; row < x.rows; ++row, q += q_stride) {
         const Byte* p = row_of<T>(x, row);
+        prefetch_some(p, x.n * T::kBytes, x.rows * x.stride * T::kBytes);
         std::memset(q + row_bytes - 4, 0, 4);
         std::uint64_t held = 0;
         for (std::size_t i = 0; i < columns.padded; i += 2 * kLanes) {
-            F32x16 v[2], d[2], rounded[2], off[2];
+            F32x16 v[2], d[2], off[2];
             I32x16 k[2];
 #pragma GCC unroll 2
             for (std::size_t j = 0; j < 2; ++j) {
@@ -217,25 +209,24 @@ void quantize_widths_as(const KvValues& x, const float* step, const float* zero_
                 d[j] = v[j] - load(columns.zero_point + c);
                 const F32x16 product = d[j] * load(columns.reciprocal + c);
                 k[j] = round_to_int(product);
-                rounded[j] = to_float(k[j]);
-                off[j] = abs(product - rounded[j]) + load(columns.margin + c);
+                off[j] = abs(from_integer(product)) + load(columns.margin + c);
             }
             if (__builtin_expect(divide || any_greater(max(off[0], off[1]), splat(0.5F)), 0)) {
 #pragma GCC unroll 2
-                for (std::size_t j = 0; j < 2; ++j) {
+                for (std::size_t j = 0; j < 2; ++j)
                     k[j] = round_to_int(exact_quotient(d[j], load(columns.step + i + j * kLanes)));
-                    rounded[j] = to_float(k[j]);
-                }
             }
             if (Error) {
 #pragma GCC unroll 2
                 for (std::size_t j = 0; j < 2; ++j) {
                     const std::size_t c = i + j * kLanes;
-                    worst = max_abs(worst, rounded[j] * load(columns.step + c) + load(columns.zero_point + c) - v[j]);
+                    worst =
+                        max_abs(worst, to_float(k[j]) * load(columns.step + c) + load(columns.zero_point + c) - v[j]);
                 }
             }
             alignas(64) std::uint64_t fours[8];
             join_fours(k[0], k[1], places.factor + i, places.shift + i / 4, places.place + i / 4, fours);
+            __asm__("" : "+m"(fours));  // kept in memory: taking a vector apart would cost more than all the rest
 #pragma GCC unroll 8
             for (std::size_t four = 0; four < 8; ++four) {
                 held = (held >> places.drop[i / 4 + four]) | fours[Places::order(four)];
@@ -246,7 +237,7 @@ void quantize_widths_as(const KvValues& x, const float* step, const float* zero_
     if (Error) raise(error, worst);
 }
 
-template <class T, bool Error>
+template <class T, bool Checked>
 bool dequantize_widths_as(const std::uint8_t* q, std::size_t q_stride, std::size_t row_bytes, const float* step,
                           const float* zero_point, const std::uint8_t* width, const KvOutput& x, float* error) {
     const Columns columns(x.n, step, zero_point, width);
@@ -256,13 +247,15 @@ bool dequantize_widths_as(const std::uint8_t* q, std::size_t q_stride, std::size
     F32x16 worst = zero(), largest = zero();
     auto* out = static_cast<Byte*>(x.data);
     for (std::size_t row = 0; row < x.rows; ++row, q += q_stride, out += x.stride * T::kBytes) {
+        prefetch_some(reinterpret_cast<const Byte*>(q), row_bytes, x.rows * q_stride);
         std::size_t i = 0;
         for (; i + kLanes <= x.n; i += kLanes) {
             const F32x16 value =
                 to_float(take_fields(q, fields[i / kLanes])) * load(columns.step + i) + load(columns.zero_point + i);
             T::put(out + i * T::kBytes, value);
+            if (!Checked) continue;
             largest = max_abs(largest, value);
-            if (Error) worst = max_abs(worst, T::get(out + i * T::kBytes) - value);
+            worst = max_abs(worst, T::get(out + i * T::kBytes) - value);
         }
         if (i == x.n) continue;
         const F32x16 value =
@@ -271,9 +264,9 @@ bool dequantize_widths_as(const std::uint8_t* q, std::size_t q_stride, std::size
         T::put(stored, value);
         std::memcpy(out + i * T::kBytes, stored, (x.n - i) * T::kBytes);
         largest = max_abs(largest, value);
-        if (Error) worst = max_abs(worst, T::get(stored) - value);
+        worst = max_abs(worst, T::get(stored) - value);
     }
-    if (Error) raise(error, worst);
+    if (error != nullptr) raise(error, worst);
     return max_lane(largest) < T::kBeyond;
 }
 
@@ -281,25 +274,45 @@ void quantize_widths(const KvValues& x, const float* step, const float* zero_poi
                      std::uint8_t* q, std::size_t q_stride, std::size_t row_bytes, float* error) {
     if (x.n > kMaxColumns || row_bytes < kFewestBytes)
         return ref::quantize_widths(x, step, zero_point, width, q, q_stride, row_bytes, error);
-    const auto run = [&](auto type) {
+    Columns columns(x.n, step, zero_point, width);
+    const Places places(columns, row_bytes);
+    bool divide = false;
+    float largest = 0;
+    for (std::size_t c = 0; c < x.n; ++c) {
+        divide |= needs_division(step[c]);
+        // Half a step, and what f32 rounds on the way.
+        const float one = step[c] * 0.5F + (step[c] * (1 << kMaxWidth) + __builtin_fabsf(zero_point[c])) * 0x1p-21F;
+        largest = one > largest ? one : largest;
+    }
+    for (std::size_t c = 0; c < columns.padded; c += kLanes)
+        store(columns.reciprocal + c, reciprocal_of(load(columns.step + c)));
+    // Product and quotient differ by less than this: 2^-22 of the largest code.
+    for (std::size_t c = 0; c < columns.padded; ++c)
+        columns.margin[c] = static_cast<float>(1 << columns.width[c]) * 0x1p-21F;
+    with_type(x.type, [&](auto type) {
         using T = decltype(type);
-        error != nullptr ? quantize_widths_as<T, true>(x, step, zero_point, width, q, q_stride, row_bytes, error)
-                         : quantize_widths_as<T, false>(x, step, zero_point, width, q, q_stride, row_bytes, error);
-    };
-    x.type == DType::f16 ? run(AsF16{}) : x.type == DType::bf16 ? run(AsBf16{}) : run(AsF32{});
+        error != nullptr&& largest > *error
+            ? quantize_widths_as<T, true>(x, columns, places, divide, q, q_stride, row_bytes, error)
+            : quantize_widths_as<T, false>(x, columns, places, divide, q, q_stride, row_bytes, error);
+    });
 }
 
 bool dequantize_widths(const std::uint8_t* q, std::size_t q_stride, std::size_t row_bytes, const float* step,
                        const float* zero_point, const std::uint8_t* width, const KvOutput& x, float* error) {
     if (x.n > kMaxColumns || row_bytes < kFewestBytes)
         return ref::dequantize_widths(q, q_stride, row_bytes, step, zero_point, width, x, error);
-    const auto run = [&](auto type) {
+    float largest = 0;
+    for (std::size_t c = 0; c < x.n; ++c) {
+        const float top = static_cast<float>((1 << width[c]) - 1);
+        const float one = larger_magnitude(zero_point[c], zero_point[c] + top * step[c]);
+        largest = one > largest ? one : largest;
+    }
+    return with_type(x.type, [&](auto type) {
         using T = decltype(type);
-        return error != nullptr
+        return matters<T>(largest, error)
                    ? dequantize_widths_as<T, true>(q, q_stride, row_bytes, step, zero_point, width, x, error)
                    : dequantize_widths_as<T, false>(q, q_stride, row_bytes, step, zero_point, width, x, error);
-    };
-    return x.type == DType::f16 ? run(AsF16{}) : x.type == DType::bf16 ? run(AsBf16{}) : run(AsF32{});
+    });
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <vector>
 
 #include "kernels/api/rounding.h"
 #include "kernels/ref/kv_values.h"
@@ -57,6 +57,14 @@ bool dequantize(const std::uint8_t* q, std::size_t q_stride, bool is_signed, Sca
     return finite;
 }
 
+// A row of codes as f32, rotated. `out`: x.n.
+void rotated_row(const std::uint8_t* q, bool is_signed, float scale, float zero, std::size_t n, float* out) {
+    const KvOutput row{DType::f32, out, 1, n, n};
+    (void)dequantize_rows(q, n, is_signed, &scale, &zero, row, nullptr);
+    const std::size_t block = n & (~n + 1);
+    if (n != 0) hadamard(out, out, n / block, block);
+}
+
 auto by_row(const float* values) {
     return [values](std::size_t row, std::size_t) { return values == nullptr ? 0 : values[row]; };
 }
@@ -102,6 +110,21 @@ bool group_scales(const float* min, const float* max, std::size_t n, int levels,
     return finite;
 }
 
+bool encode_rows(const KvValues& x, int levels, std::uint16_t* scale, std::uint16_t* zero, std::uint8_t* q,
+                 std::size_t q_stride, float* error) {
+    for (std::size_t row = 0; row < x.rows; ++row, q += q_stride) {
+        const KvValues one{x.type,
+                           static_cast<const std::byte*>(x.data) + row * x.stride * dtype_info(x.type).block_bytes, 1,
+                           x.stride, x.n};
+        float min = 0, max = 0;
+        if (!min_max_rows(one, zero != nullptr ? &min : nullptr, &max)) return false;
+        if (!group_scales(&min, &max, 1, levels, scale + row, zero != nullptr ? zero + row : nullptr)) return false;
+        const float s = f16_to_f32(scale[row]), z = zero != nullptr ? f16_to_f32(zero[row]) : 0;
+        quantize_rows(one, &s, &z, zero == nullptr, q, q_stride, error);
+    }
+    return true;
+}
+
 void quantize_rows(const KvValues& x, const float* scale, const float* zero, bool is_signed, std::uint8_t* q,
                    std::size_t q_stride, float* error) {
     quantize(x, by_row(scale), by_row(zero), is_signed, q, q_stride, error);
@@ -120,6 +143,37 @@ bool dequantize_rows(const std::uint8_t* q, std::size_t q_stride, bool is_signed
 bool dequantize_columns(const std::uint8_t* q, std::size_t q_stride, bool is_signed, const float* scale,
                         const float* zero, const KvOutput& x, float* error) {
     return dequantize(q, q_stride, is_signed, by_column(scale), by_column(zero), x, error);
+}
+
+void rotate_rows(const KvValues& x, float* y) {
+    for (std::size_t row = 0; row < x.rows; ++row)
+        for (std::size_t i = 0; i < x.n; ++i) y[row * x.n + i] = value_at(x, row, i);
+    const std::size_t block = x.n & (~x.n + 1);
+    if (x.n != 0) hadamard(y, y, x.rows * x.n / block, block);
+}
+
+bool dequantize_rotated(const std::uint8_t* q, std::size_t q_stride, bool is_signed, const float* scale,
+                        const float* zero, const KvOutput& x, float* error) {
+    bool finite = true;
+    std::vector<float> values(x.n);
+    for (std::size_t row = 0; row < x.rows; ++row, q += q_stride) {
+        rotated_row(q, is_signed, scale[row], zero == nullptr ? 0 : zero[row], x.n, values.data());
+        for (std::size_t i = 0; i < x.n; ++i) {
+            const float stored = store_at(x, row, i, values[i]);
+            finite = finite && std::isfinite(stored);
+            raise(error, std::fabs(stored - values[i]));
+        }
+    }
+    return finite;
+}
+
+void rotated_difference(const std::uint8_t* q, std::size_t q_stride, bool is_signed, const float* scale,
+                        const float* zero, const KvValues& x, float* error) {
+    std::vector<float> values(x.n);
+    for (std::size_t row = 0; row < x.rows; ++row, q += q_stride) {
+        rotated_row(q, is_signed, scale[row], zero == nullptr ? 0 : zero[row], x.n, values.data());
+        for (std::size_t i = 0; i < x.n; ++i) raise(error, std::fabs(value_at(x, row, i) - values[i]));
+    }
 }
 
 void max_difference(const KvValues& x, const float* y, float* error) {

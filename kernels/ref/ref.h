@@ -73,6 +73,8 @@ bool min_max_rows(const KvValues& x, float* min, float* max);
 bool min_max_columns(const KvValues& x, float* min, float* max);
 bool group_scales(const float* min, const float* max, std::size_t n, int levels, std::uint16_t* scale,
                   std::uint16_t* zero);
+bool encode_rows(const KvValues& x, int levels, std::uint16_t* scale, std::uint16_t* zero, std::uint8_t* q,
+                 std::size_t q_stride, float* error);
 void quantize_rows(const KvValues& x, const float* scale, const float* zero, bool is_signed, std::uint8_t* q,
                    std::size_t q_stride, float* error);
 void quantize_columns(const KvValues& x, const float* scale, const float* zero, bool is_signed, std::uint8_t* q,
@@ -81,6 +83,11 @@ bool dequantize_rows(const std::uint8_t* q, std::size_t q_stride, bool is_signed
                      const KvOutput& x, float* error);
 bool dequantize_columns(const std::uint8_t* q, std::size_t q_stride, bool is_signed, const float* scale,
                         const float* zero, const KvOutput& x, float* error);
+void rotate_rows(const KvValues& x, float* y);
+bool dequantize_rotated(const std::uint8_t* q, std::size_t q_stride, bool is_signed, const float* scale,
+                        const float* zero, const KvOutput& x, float* error);
+void rotated_difference(const std::uint8_t* q, std::size_t q_stride, bool is_signed, const float* scale,
+                        const float* zero, const KvValues& x, float* error);
 void max_difference(const KvValues& x, const float* y, float* error);
 void copy_streaming(void* to, const void* from, std::size_t bytes);
 

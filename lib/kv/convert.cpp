@@ -315,6 +315,39 @@ Result<Part> encode_part(const Header& header, const Scheme& scheme, std::uint64
     return part;
 }
 
+ConvertMemory convert_memory(const Header& header, std::span<const Scheme> k, std::span<const Scheme> v, int threads) {
+    // A task's values as f32, what they become, and blocks of the codecs.
+    constexpr std::uint64_t scratch = values_per_task * (4 + 4) + (1U << 18);
+    const auto workers = static_cast<std::uint64_t>(threads > 0 ? threads : default_thread_count());
+    ConvertMemory most;
+    for (std::size_t s = 0; s < header.sequences.size(); ++s) {
+        for (std::size_t layer = 0; layer < header.k_schemes.size(); ++layer) {
+            const std::uint64_t tokens = header.stored_tokens(s, layer);
+            std::uint64_t held = 0;
+            for (const PartId id : {PartId::k, PartId::v})
+                held += part_bytes(header, header.scheme(layer, id), tokens, id);
+            std::uint64_t bytes = held;
+            for (const PartId id : {PartId::k, PartId::v}) {
+                const Scheme &from = header.scheme(layer, id), &to = (id == PartId::k ? k : v)[layer];
+                if (same_storage(from, to)) continue;
+                const std::uint64_t before = part_bytes(header, from, tokens, id),
+                                    after = part_bytes(header, to, tokens, id);
+                std::uint64_t own = after;
+                // Some are converted all at once, over f32 and back (Converter::convert).
+                const Codec *in = quant::find_codec(from.codec), *out = quant::find_codec(to.codec);
+                const bool whole = in != nullptr && out != nullptr &&
+                                   ((from.keeps_rows() && out->quantized()) || (to.keeps_rows() && in->quantized()));
+                if (whole) own += 8 * shape_of(header, tokens, id).elements();
+                bytes = std::max(bytes, held + own);
+                held = held - before + after;
+            }
+            if (bytes > most.bytes) most = {bytes, s, layer};
+        }
+    }
+    most.bytes += workers * scratch;
+    return most;
+}
+
 bool conversion_is_exact(const Scheme& from, const Scheme& to) {
     if (same_storage(from, to) || to.codec == "f32") return true;  // every codec decodes to binary32
     if (from.keeps_rows() && kernels::dtype_info(from.source_dtype).name != to.codec) return false;

@@ -41,6 +41,15 @@ struct ConvertReport {
     [[nodiscard]] bool exact() const noexcept { return parts.lossy + parts.requantized == 0; }
 };
 
+// The most that convert_state holds at once with these schemes: a layer as it was read, a part of it as converted, and
+// the scratch of the threads.
+struct ConvertMemory {
+    std::uint64_t bytes = 0;
+    std::size_t sequence = 0, layer = 0;  // which needs them
+};
+[[nodiscard]] ConvertMemory convert_memory(const Header& header, std::span<const Scheme> k, std::span<const Scheme> v,
+                                           int threads);
+
 // Streams `in` to `out` with the given schemes, one for each layer; their source_dtype is filled in from the input. A
 // part whose scheme stays the same is passed on bit for bit. Quantized to another quantized scheme is refused unless
 // `requantize`. Errors name sequence, layer, part, and the codec's place. Adds `entry` to the provenance; the writer

@@ -35,6 +35,8 @@ protected:
     [[nodiscard]] virtual bool is_signed(const Params&) const noexcept { return false; }  // codes in two's complement
     // True: encode_rows() and decode_rows() take values of every type, and tell the error. Else they get f32 and null.
     [[nodiscard]] virtual bool any_type() const noexcept { return false; }
+    // The largest code where choose() and encode_rows() are those of kernels::Ops::encode_rows, else 0.
+    [[nodiscard]] virtual int levels(const Params&) const noexcept { return 0; }
     // Of n groups with these extremes, what their codes are made from. `min` is null where params.symmetric: `max` is
     // the largest magnitude then. False where some cannot be represented.
     [[nodiscard]] virtual bool choose(const Params& params, const float* min, const float* max, std::size_t n,

@@ -125,6 +125,12 @@ private:
         HETERO_CHECK(load(row * per_row, rows * per_row, 0,
                           [&](std::size_t i) { return (row + i / per_row) * head_dim_ + i % per_row * length; }));
         const std::uint8_t* q = codes(row, rows);
+        if (params_.hadamard && per_row == 1 && codec_.levels(params_) != 0 && params_.scale_dtype == DType::f16) {
+            const std::size_t size = kernels::dtype_info(type_).block_bytes;
+            return ops_.dequantize_rotated(q, head_dim_, is_signed_, groups_.scale.data(), zeros(),
+                                           {type_, out_.data() + row * head_dim_ * size, rows, head_dim_, head_dim_},
+                                           error_);
+        }
         const KvOutput x = target(row, rows);
         const bool fits = head_dim_ % length != 0 ? ragged(x, length, q)
                                                   : codec_.decode_rows(params_, q, length, groups_.scale.data(),

@@ -43,8 +43,12 @@ private:
     KvValues block(std::size_t row, std::size_t rows) {
         const KvValues from = source(row, rows);
         if (!params_.hadamard && (codec_.any_type() || type_ == DType::f32)) return from;
-        widen(row, rows, x_);
-        if (params_.hadamard) rotate(x_, x_, shape_.head_dim);
+        if (params_.hadamard) {
+            x_.resize(rows * head_dim_);
+            ops_.rotate_rows(from, x_.data());
+        } else {
+            widen(row, rows, x_);
+        }
         return {DType::f32, x_.data(), rows, head_dim_, head_dim_};
     }
 
@@ -104,6 +108,10 @@ private:
     // Runs of a head.
     Status tokens() {
         const std::size_t length = token_group(params_, shape_.head_dim), per_row = ceil_div(head_dim_, length);
+        if (head_dim_ % length == 0 && codec_.levels(params_) != 0 && params_.scale_dtype == DType::f16 &&
+            runs(length)) {
+            return {};
+        }
         const std::size_t all = shape_.tokens * shape_.heads, batch = block_rows;
         groups_.resize(batch * per_row);
         for (std::size_t row = 0; row < all; row += batch) {
@@ -128,6 +136,42 @@ private:
             pack(row, rows);
         }
         return {};
+    }
+
+    // Runs of a head, all at once. False: some cannot be stored; tokens() says which.
+    bool runs(std::size_t length) {
+        const std::size_t per_row = head_dim_ / length, all = shape_.tokens * shape_.heads;
+        const bool plain = bits_ == 8 && !params_.hadamard && !measures();
+        const std::size_t batch = plain ? all : std::max<std::size_t>(1, block_values / head_dim_);
+        for (std::size_t row = 0; row < all; row += batch) {
+            const std::size_t rows = std::min(batch, all - row), n = rows * per_row;
+            const KvValues x = split(block(row, rows), length);
+            std::uint8_t* q = codes(row, rows);
+            scale_bits_.resize(n);
+            zero_bits_.resize(n);
+            if (!ops_.encode_rows(x, codec_.levels(params_), scale_bits_.data(),
+                                  params_.symmetric ? nullptr : zero_bits_.data(), q, length, fused_error())) {
+                return false;
+            }
+            std::memcpy(out_.scale.data() + row * per_row * 2, scale_bits_.data(), n * 2);
+            if (!params_.symmetric) std::memcpy(out_.zero.data() + row * per_row * 2, zero_bits_.data(), n * 2);
+            if (measures()) {
+                groups_.resize(n);
+                ops_.f16_to_f32(scale_bits_.data(), groups_.scale.data(), n);
+                if (!params_.symmetric) ops_.f16_to_f32(zero_bits_.data(), groups_.zero.data(), n);
+                if (params_.hadamard && per_row == 1) {
+                    ops_.rotated_difference(q, head_dim_, params_.symmetric, groups_.scale.data(), zeros(),
+                                            source(row, rows), error_);
+                } else {
+                    measure(row, rows, [&](const KvOutput& back) {
+                        (void)codec_.decode_rows(params_, q, length, groups_.scale.data(), zeros(), split(back, length),
+                                                 nullptr);
+                    });
+                }
+            }
+            pack(row, rows);
+        }
+        return true;
     }
 
     // The last run of a head is shorter: one run of each row at a time.
@@ -299,6 +343,7 @@ private:
     GroupScales groups_;
     std::vector<float> x_, back_;
     std::vector<std::uint8_t> codes_;
+    std::vector<std::uint16_t> scale_bits_, zero_bits_;
 };
 
 Status GroupedCodec::encode_into(const Params& params, const Shape& shape, std::span<const float> values,

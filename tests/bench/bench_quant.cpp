@@ -33,24 +33,31 @@ constexpr const char* specs[] = {
     "int8:channel:g32",
     "int8:channel:g32:asym",
     "int6:token",
+    "int5:token",
     "int4:token:asym",
     "int4:channel:g32:asym",
+    "int8:channel:g64:asym",
+    "had:int8:token:asym",
+    "had:int6:token",
+    "had:int4:token:asym",
     "had:int4:token:g32:asym",
     "int3:token",
     "int2:token",
     "fp8_e4m3fn:token",
+    "fp8_e4m3fnuz:token",
     "fp8_e5m2:token",
     "wf9:channel:g64",
     "wf8:channel:g64",
     "wf6:channel:g64",
+    "wf5:channel:g64",
     "wf4:channel:g64",
-    "wf2:channel:g32",
-    "had:int8:token:asym",
-    "had:int6:token",
-    "had:int4:token:asym",
+    "wf3:channel:g64",
+    "wf2:channel:g64",
     "compat:q8_0",
     "compat:q4_0",
+    "compat:q4_1",
     "compat:lmdeploy8",
+    "compat:lmdeploy4",
     "compat:vllm_fp8",
 };
 
@@ -111,6 +118,9 @@ private:
     std::string name_ = "memory";
 };
 
+struct Schemes {
+    kv::Scheme k, v;
+};
 kv::Scheme scheme_of(const quant::Spec& spec) { return {spec.codec, spec.params, kernels::DType::f16, 0, 0}; }
 
 // Copies of the same values, the best of several, right before a codec is timed.
@@ -128,13 +138,13 @@ double copy_rate() {
     return best;
 }
 
-void convert(benchmark::State& state, const std::shared_ptr<const kv::State>& from, const kv::Scheme& to) {
+void convert(benchmark::State& state, const std::shared_ptr<const kv::State>& from, const Schemes& to) {
     const double copy = copy_rate();
     double bytes = 0, half = 0;
     for (auto _ : state) {
         const auto source = kv::memory_source(from, "memory");
         MemorySink sink;
-        const auto done = kv::convert_state(*source, sink, to, to, false, {"bench", "", "convert"}, 1);
+        const auto done = kv::convert_state(*source, sink, to.k, to.v, false, {"bench", "", "convert"}, 1);
         if (!done) {
             state.SkipWithError(done.error().message.c_str());
             break;
@@ -149,26 +159,31 @@ void convert(benchmark::State& state, const std::shared_ptr<const kv::State>& fr
     state.counters["f16_GB/s"] = benchmark::Counter(half * 1e-9, benchmark::Counter::kIsRate);
 }
 
-void quantize(benchmark::State& state, const quant::Spec& spec) { convert(state, plain_state(), scheme_of(spec)); }
+void quantize(benchmark::State& state, const Schemes& to) { convert(state, plain_state(), to); }
 
-void dequantize(benchmark::State& state, const quant::Spec& spec) {
+void dequantize(benchmark::State& state, const Schemes& from) {
     const auto source = kv::memory_source(plain_state(), "memory");
     MemorySink stored;
-    const kv::Scheme scheme = scheme_of(spec);
-    const auto done = kv::convert_state(*source, stored, scheme, scheme, false, {"bench", "", "quantize"}, 1);
+    const auto done = kv::convert_state(*source, stored, from.k, from.v, false, {"bench", "", "quantize"}, 1);
     if (!done) return state.SkipWithError(done.error().message.c_str());
-    convert(state, stored.state, kv::Scheme{});
+    convert(state, stored.state, {});
+}
+
+void add(const std::string& name, const Schemes& schemes) {
+    const auto set = [](benchmark::internal::Benchmark* one) { one->UseManualTime()->Unit(benchmark::kMillisecond); };
+    set(benchmark::RegisterBenchmark(("quantize/" + name).c_str(), quantize, schemes));
+    set(benchmark::RegisterBenchmark(("dequantize/" + name).c_str(), dequantize, schemes));
 }
 
 const int registered = [] {
     for (const char* text : specs) {
-        const quant::Spec spec = quant::parse_spec(text).value();
-        benchmark::RegisterBenchmark((std::string("quantize/") + text).c_str(), quantize, spec)
-            ->UseManualTime()
-            ->Unit(benchmark::kMillisecond);
-        benchmark::RegisterBenchmark((std::string("dequantize/") + text).c_str(), dequantize, spec)
-            ->UseManualTime()
-            ->Unit(benchmark::kMillisecond);
+        const kv::Scheme scheme = scheme_of(quant::parse_spec(text).value());
+        add(text, {scheme, scheme});
+    }
+    // As --preset has them, but for the sinks: four tokens of all.
+    for (const quant::Preset& preset : quant::presets()) {
+        const auto scheme = [](std::string_view text) { return scheme_of(quant::parse_spec(text).value()); };
+        add("preset:" + std::string(preset.name), {scheme(preset.k), scheme(preset.v)});
     }
     return 0;
 }();

@@ -61,3 +61,16 @@ lab=$HETERO_BIN/kv_lab
   [ "$(conversion q.h5 --dtype int4 --requantize -o q4.h5)" = requantized ]
   kv-quantize q.h5 --dtype int4 --requantize -o q4.h5 --force 2>&1 | grep -q 'requantized, max |error|'
 }
+
+@test "--max-memory below what a layer needs is refused with the least that is enough, which is" {
+  "$lab" make windows a.h5
+  refuses 4 'needs [0-9]+ bytes at once' kv-quantize a.h5 --dtype int8 -o b.h5 --threads 1 --max-memory 4Ki
+  [ ! -e b.h5 ]
+  least=$(sed -n 's/.*at least --max-memory \([0-9]*\)Ki.*/\1/p' <<<"$stderr")
+  refuses 4 'needs' kv-quantize a.h5 --dtype int8 -o b.h5 --threads 1 --max-memory $((least - 1))Ki
+  kv-quantize a.h5 --dtype int8 -o b.h5 --threads 1 --max-memory "${least}Ki" -q
+  kv-quantize a.h5 --dtype int8 -o c.h5 -q
+  kv-verify b.h5 c.h5 --epsilon 0 -q
+  # 4 bits need less than 8
+  refuses 4 'needs' kv-quantize a.h5 --dtype f32 -o d.h5 --threads 1 --max-memory "${least}Ki"
+}

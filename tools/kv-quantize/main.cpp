@@ -1,4 +1,9 @@
 // kv-quantize: changes how the numbers of a KV state are stored.
+#include <limits>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
 #include "common/endpoints.h"
 #include "common/models.h"
 #include "common/schemes.h"
@@ -87,6 +92,16 @@ Result<Specs> make_specs(const QuantizeOptions& options, const OptionTable& tabl
     return specs;
 }
 
+// A layer is converted in memory: the largest must fit.
+Status check_memory(const kv::Header& header, const Schemes& schemes, const QuantizeOptions& options) {
+    const kv::ConvertMemory least = kv::convert_memory(header, schemes.k, schemes.v, static_cast<int>(options.threads));
+    if (least.bytes <= options.transfer.max_memory_bytes) return {};
+    return fail(Errc::resource,
+                "--max-memory {}: layer {} of sequence {} needs {} bytes at once; give at least --max-memory {}Ki{}",
+                options.transfer.max_memory_bytes, least.layer, header.sequences[least.sequence].id, least.bytes,
+                (least.bytes + 1023) / 1024, options.threads == 1 ? "" : ", or fewer --threads");
+}
+
 Status quantize(Tool& tool, const QuantizeOptions& options) {
     HETERO_TRY(Specs specs, make_specs(options, tool.options()));
     if (tool.options().given("sinks")) specs.sinks = static_cast<std::uint32_t>(options.sinks);
@@ -106,6 +121,7 @@ Status quantize(Tool& tool, const QuantizeOptions& options) {
     const kv::Identity& identity = header.identity;
     HETERO_CHECK(check_specs(tool, specs, identity));
     const Schemes schemes = schemes_of(specs, header);
+    if (tool.options().given("max-memory")) HETERO_CHECK(check_memory(header, schemes, options));
     const std::string description = describe(schemes);
     std::unique_ptr<kv::Sink> sink = discarding_sink();
     if (!options.transfer.dry_run) {
@@ -160,9 +176,18 @@ Status inspect(Tool& tool, const QuantizeOptions& options) {
     return tool.json() ? Status{} : tool.print(to_text(parts));
 }
 
+// Each layer takes and frees buffers of the same sizes: kept, their pages need not be had from the system anew.
+void keep_freed_memory() {
+#ifdef __GLIBC__
+    mallopt(M_MMAP_MAX, 0);
+    mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
+#endif
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+    keep_freed_memory();
     Tool tool("kv-quantize", "Changes how the numbers of a KV state are stored: quantizes, and back.");
     QuantizeOptions options;
     OptionTable& table = tool.options();

@@ -26,6 +26,7 @@ private:
         return params.symmetric ? (1 << (Bits - 1)) - 1 : (1 << Bits) - 1;
     }
     [[nodiscard]] bool any_type() const noexcept override { return true; }
+    [[nodiscard]] int levels(const Params& params) const noexcept override { return largest_code(params); }
     [[nodiscard]] bool choose(const Params& params, const float* min, const float* max, std::size_t n, float* scale,
                               float* zero) const noexcept override {
         return choose_scales(params, largest_code(params), min, max, n, scale, zero);

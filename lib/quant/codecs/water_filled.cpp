@@ -1,5 +1,5 @@
-// wf2 to wf6, wf8 and wf9: integer codes of N bits on average, more for channels with a wide range and fewer for narrow ones, so
-// that all channels of a head err alike: reverse water-filling (Cover and Thomas, Elements of Information
+// wf2 to wf6, wf8 and wf9: integer codes of N bits on average, more for channels with a wide range and fewer for narrow
+// ones, so that all channels of a head err alike: reverse water-filling (Cover and Thomas, Elements of Information
 // Theory, 10.3.3). A group is a channel over some tokens, as on the channel axis of the integer codecs. What is stored
 // in place of a scale is the range of the group; reader and writer find the widths from the ranges, so that they cost
 // nothing. hetero-quant(7) has the rules.

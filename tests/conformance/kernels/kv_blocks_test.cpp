@@ -354,3 +354,93 @@ TEST_CASE("the largest difference, and copies past the caches") {
             }
         }
 }
+
+TEST_CASE("rows encoded in one: as extremes, scales and codes one after the other") {
+    Random random(51);
+    for (const Ops* ops : runnable_backends())
+        for (const DType type : kTypes)
+            for (const std::size_t n : lengths())
+                for (const bool asymmetric : {false, true})
+                    for (const int levels : {127, 7, 1}) {
+                        if (n > 40 && n % 32 != 0 && levels != 127) continue;
+                        const std::size_t rows = 75;
+                        INFO(ops->name, " type ", static_cast<int>(type), " n ", n, " levels ", levels, asymmetric);
+                        Block x(type, rows, n, 3, 1);
+                        x.fill([&](std::size_t r, std::size_t) { return value_for(random, r); });
+                        const int top = asymmetric ? 2 * levels + 1 : levels;
+                        std::vector<float> min(rows), max(rows), scale(rows), zero(rows);
+                        std::vector<std::uint16_t> want_scale(rows), want_zero(rows);
+                        REQUIRE(scalar().min_max_rows(x.values(), asymmetric ? min.data() : nullptr, max.data()));
+                        REQUIRE(scalar().group_scales(min.data(), max.data(), rows, top, want_scale.data(),
+                                                      asymmetric ? want_zero.data() : nullptr));
+                        scalar().f16_to_f32(want_scale.data(), scale.data(), rows);
+                        scalar().f16_to_f32(want_zero.data(), zero.data(), rows);
+                        Guarded<std::uint8_t> want(rows * (n + 2)), q(rows * (n + 2), 1);
+                        float want_error = 0;
+                        scalar().quantize_rows(x.values(), scale.data(), asymmetric ? zero.data() : nullptr,
+                                               !asymmetric, want.data(), n + 2, &want_error);
+                        Guarded<std::uint16_t> scales(rows), zeros(rows);
+                        for (const bool measured : {true, false}) {
+                            float error = 0;
+                            REQUIRE(ops->encode_rows(x.values(), top, scales.data(),
+                                                     asymmetric ? zeros.data() : nullptr, q.data(), n + 2,
+                                                     measured ? &error : nullptr));
+                            CHECK(count_differing(q, want) == 0);
+                            CHECK(count_differing(scales, want_scale) == 0);
+                            CHECK(count_differing(zeros, want_zero) == 0);
+                            if (measured) CHECK(same(error, want_error));
+                        }
+                        CHECK((q.intact() && scales.intact() && zeros.intact()));
+                        x.set((rows - 1) * x.stride + n - 1, INFINITY);
+                        CHECK_FALSE(ops->encode_rows(x.values(), top, scales.data(),
+                                                     asymmetric ? zeros.data() : nullptr, q.data(), n + 2, nullptr));
+                    }
+}
+
+TEST_CASE("rotated heads: from every type, to every type, and their distance") {
+    Random random(52);
+    for (const Ops* ops : runnable_backends())
+        for (const std::size_t n : {1, 3, 16, 32, 48, 64, 80, 96, 128, 192, 256, 512})
+            for (const DType type : kTypes)
+                for (const bool asymmetric : {false, true}) {
+                    const std::size_t rows = 9;
+                    INFO(ops->name, " type ", static_cast<int>(type), " n ", n);
+                    Block x(type, rows, n, 3, 1);
+                    x.fill([&](std::size_t, std::size_t) { return random.normal(); });
+                    Guarded<float> want_y(rows * n), y(rows * n, 1);
+                    scalar().rotate_rows(x.values(), want_y.data());
+                    ops->rotate_rows(x.values(), y.data());
+                    CHECK(count_differing(y, want_y) == 0);
+                    CHECK(y.intact());
+                    std::vector<std::uint8_t> q(rows * (n + 1));
+                    for (auto& code : q) code = static_cast<std::uint8_t>(random.bits());
+                    std::vector<float> scale(rows), zero(rows);
+                    for (std::size_t r = 0; r < rows; ++r) {
+                        scale[r] = std::fabs(random.normal()) * 0.01F;
+                        zero[r] = random.normal();
+                    }
+                    const float* z = asymmetric ? zero.data() : nullptr;
+                    float want_error = 0, error = 0;
+                    scalar().rotated_difference(q.data(), n + 1, !asymmetric, scale.data(), z, x.values(), &want_error);
+                    ops->rotated_difference(q.data(), n + 1, !asymmetric, scale.data(), z, x.values(), &error);
+                    CHECK(same(error, want_error));
+                    CHECK(error > 0);
+                    Block want(type, rows, n, 3, 1), found(type, rows, n, 3, 1);
+                    want_error = error = 0;
+                    CHECK(scalar().dequantize_rotated(q.data(), n + 1, !asymmetric, scale.data(), z, want.output(),
+                                                      &want_error));
+                    CHECK(
+                        ops->dequantize_rotated(q.data(), n + 1, !asymmetric, scale.data(), z, found.output(), &error));
+                    CHECK(same(error, want_error));
+                    CHECK(count_differing(found.bytes, want.bytes) == 0);
+                    CHECK(found.bytes.intact());
+                    if (type != DType::f16) continue;
+                    zero[4] = 65000;  // times sqrt(n)
+                    scale[4] = 1000;
+                    const bool fits = scalar().dequantize_rotated(q.data(), n + 1, !asymmetric, scale.data(),
+                                                                  zero.data(), want.output(), nullptr);
+                    CHECK(ops->dequantize_rotated(q.data(), n + 1, !asymmetric, scale.data(), zero.data(),
+                                                  found.output(), nullptr) == fits);
+                    if (n >= 16) CHECK_FALSE(fits);
+                }
+}

@@ -80,3 +80,33 @@ TEST_CASE("converting a file needs memory for a few of its layers") {
     CHECK(peak > 0);
     CHECK_MESSAGE(peak < before + state / 4, "grew by ", peak - before, " KiB; the state has ", state);
 }
+
+TEST_CASE("what a conversion is said to hold at once is what it takes") {
+    if (sanitized) return note_skip("AddressSanitizer keeps what was freed");
+    Plan plan;
+    plan.n_layers = 1;
+    plan.head_dim_k = plan.head_dim_v = 64;
+    plan.lengths = {65536};  // 16 MiB of K and of V
+    const TempDir folder;
+    const std::string from = folder.path() + "/a.h5";
+    {
+        Generated source(plan);
+        REQUIRE(convert(source, from, plain_scheme("f16")));
+    }
+    for (const char* spec : {"int8:token", "wf4:channel:g64", "had:int4:token:asym"}) {
+        CAPTURE(spec);
+        {
+            std::ofstream reset("/proc/self/clear_refs");
+            if (!(reset << "5" << std::flush)) return note_skip("the peak of this process's memory cannot be reset");
+        }
+        const std::uint64_t before = status_kib("VmRSS");
+        auto source = kv::open_file(from, kv::Verify::checksums);
+        REQUIRE(source.has_value());
+        const std::vector<kv::Scheme> schemes{spec_scheme(spec)};
+        const std::uint64_t said = kv::convert_memory((*source)->header(), schemes, schemes, 2).bytes / 1024;
+        REQUIRE(convert(**source, folder.path() + "/" + std::to_string(said) + ".h5", schemes.front()));
+        const std::uint64_t peak = status_kib("VmHWM");
+        CHECK_MESSAGE(peak < before + said + 2048, "grew by ", peak - before, " KiB; ", said, " were said");
+        CHECK_MESSAGE(peak + 4096 > before + said, "grew by ", peak - before, " KiB; ", said, " were said");
+    }
+}

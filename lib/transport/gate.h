@@ -3,13 +3,16 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 namespace hetero::transport {
 
 class Gate {
 public:
+    using Clock = std::chrono::steady_clock;
     // The moving thread locks again and again; it lets the others go first.
     class Mutex {
     public:
@@ -35,19 +38,53 @@ public:
         mutex_.lock_last();
         return Lock(mutex_, std::adopt_lock);
     }
-    // Conditions are evaluated under the lock, after each changed().
+    // Conditions are evaluated under the lock, by the thread that calls changed(): the one that waits is woken when its
+    // own is met, not by every frame.
     template <class Ready>
     void wait(Lock& lock, Ready ready) {
-        changed_.wait(lock, ready);
+        if (step_ && help(lock, ready)) return;
+        wait_idly(lock, ready);
+    }
+    template <class Ready>
+    void wait_idly(Lock& lock, Ready ready) {
+        if (ready()) return;
+        Waiter waiter(waiters_, ready);
+        do {
+            waiter.met = false;
+            waiter.woken.wait(lock, [&] { return waiter.met; });
+        } while (!ready());
     }
     template <class Ready>
     bool wait_for(Lock& lock, double seconds, Ready ready) {
-        return changed_.wait_for(lock, std::chrono::duration<double>(seconds), ready);
+        if (ready()) return true;
+        Waiter waiter(waiters_, ready);
+        waiter.woken.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return waiter.met; });
+        return ready();
     }
-    void changed() { changed_.notify_all(); }
+    // Under the lock.
+    void changed() {
+        for (Waiter* waiter : waiters_) {
+            if (waiter->met || !waiter->ready()) continue;
+            waiter->met = true;
+            waiter->woken.notify_one();
+        }
+    }
 
-    // There is something to send: wakes the moving thread. Call under the lock.
+    // What moves frames, if other threads may do so under the lock: then one that waits moves them itself, and one that
+    // has something to send sends it. Handing over to the moving thread takes longer, and a core.
+    void let_step(std::function<bool()> step) { step_ = std::move(step); }
+    // Somebody else has moved frames since, and is likely to do so again.
+    [[nodiscard]] bool stepped_since(Clock::time_point time) const noexcept { return stepped_at_ > time; }
+
+    // There is something to send: sends it, or wakes the moving thread. Call under the lock.
     void nudge() {
+        if (step_) {
+            step();
+            return;
+        }
+        wake();
+    }
+    void wake() {
         nudged_ = true;
         rested_.notify_all();
     }
@@ -58,8 +95,46 @@ public:
     }
 
 private:
+    // Until ready (true), or until nothing has moved for a while.
+    template <class Ready>
+    bool help(Lock& lock, Ready& ready) {
+        constexpr auto patience = std::chrono::milliseconds(1);
+        Clock::time_point moved = Clock::now();
+        for (;;) {
+            if (ready()) return true;
+            if (step()) {
+                moved = stepped_at_;
+            } else if (stepped_at_ - moved > patience) {
+                return false;
+            }
+            lock.unlock();
+            std::this_thread::yield();
+            lock.lock();
+        }
+    }
+    bool step() {
+        const bool moved = step_();
+        stepped_at_ = Clock::now();
+        return moved;
+    }
+    struct Waiter {
+        template <class Ready>
+        Waiter(std::vector<Waiter*>& all, Ready& condition) : ready(std::ref(condition)), waiters(&all) {
+            all.push_back(this);
+        }
+        ~Waiter() { std::erase(*waiters, this); }
+        Waiter(const Waiter&) = delete;
+        Waiter& operator=(const Waiter&) = delete;
+        std::function<bool()> ready;
+        bool met = false;
+        std::condition_variable_any woken;
+        std::vector<Waiter*>* waiters;
+    };
     Mutex mutex_;
-    std::condition_variable_any changed_, rested_;
+    std::condition_variable_any rested_;
+    std::vector<Waiter*> waiters_;
+    std::function<bool()> step_;
+    Clock::time_point stepped_at_{};
     bool nudged_ = false;
 };
 

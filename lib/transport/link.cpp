@@ -11,6 +11,7 @@ constexpr int max_damaged = 3;              // resends of one frame
 constexpr int max_undecodable = 16;         // damaged headers in a row
 constexpr std::uint32_t max_early = 65536;  // frames ahead of the one that is missing
 constexpr double longest_step_s = 1;        // between calls of step(); after more this process was stopped itself
+constexpr std::uint64_t longest_step_bytes = 1U << 20;
 constexpr double first_ask_s = 0.05, longest_ask_s = 2;
 
 double seconds(TimePoint from, TimePoint to) { return std::chrono::duration<double>(to - from).count(); }
@@ -96,7 +97,8 @@ bool Link::step(TimePoint now) {
     forgive_pause(now);
     now_ = now;
     bool moved = false;
-    for (;;) {
+    // Not all that may have come: the peer has to hear of it before its window is used up.
+    for (std::uint64_t taken = 0; taken < longest_step_bytes;) {
         auto arrival = channel_->receive();
         if (!arrival) {
             if (!error_) lost(arrival.error().message);
@@ -104,6 +106,7 @@ bool Link::step(TimePoint now) {
         }
         if (!*arrival) break;
         moved = true;
+        taken += frame_header_bytes + (*arrival)->payload().size();
         handle(**arrival, now);
     }
     if (!error_) watch(now);

@@ -10,6 +10,7 @@
 namespace hetero::transport {
 
 struct LinkBenchOptions {
+    // Multiples of 2 KiB, below 1 GiB.
     std::vector<std::uint64_t> message_bytes = {4U << 10, 16U << 10, 64U << 10, 256U << 10,
                                                 1U << 20, 4U << 20,  16U << 20, 64U << 20};
     std::uint64_t max_bytes = 512ULL << 20;  // of one transfer

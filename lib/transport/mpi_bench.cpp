@@ -21,6 +21,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::uint32_t kv_heads = 8, head_dim = 128;
 constexpr std::uint64_t row_bytes = std::uint64_t{kv_heads} * head_dim * 2;  // of K or V of a token, fp16
+constexpr std::uint64_t max_message_bytes = 1U << 30;
 constexpr std::uint64_t usual_part_bytes = 4U << 20;
 constexpr std::uint64_t memory_bytes = 64U << 20;  // at least two layers: as a receiver grants ahead
 
@@ -188,7 +189,16 @@ Result<LinkBench> Bench::lead(const LinkBenchOptions& options) {
     bench.raw_us = one_way_us(raw_s);
     HETERO_TRY(const MpiWorld::Measured measured, world_->measure(peer_->rank, options.round_trips));
     bench.frames_us = one_way_us(measured.round_trips_s);
-    const double wanted = std::min(static_cast<double>(options.max_bytes), measured.rate.bytes_per_s * options.round_s);
+    const auto in_a_round = [&](double bytes_per_s) {
+        return std::min(static_cast<double>(options.max_bytes), bytes_per_s * options.round_s);
+    };
+    // Probes come into memory that is made for each: of fast links they see a part only.
+    constexpr std::uint64_t trial_message = 1U << 20;
+    const auto trial = std::max(trial_message, static_cast<std::uint64_t>(in_a_round(measured.rate.bytes_per_s)));
+    HETERO_CHECK(say(Step::raw_stream, trial_message, trial));
+    HETERO_TRY(const double trial_s,
+               on_mpi_thread([&] { return raw_.send(memory(trial_message), trial_message, trial); }));
+    const double wanted = in_a_round(static_cast<double>(trial) / trial_s);
     for (const std::uint64_t message : options.message_bytes) {
         if (static_cast<double>(message) > 4 * wanted) continue;  // would take too long on this link
         HETERO_TRY(auto one, row(message, static_cast<std::uint64_t>(wanted), options.rounds));
@@ -253,6 +263,10 @@ Result<int> own_rank() {
 
 Result<LinkBench> bench_link(const Endpoint& peer, const LinkBenchOptions& bench, const TransportOptions& options) {
     if (peer.kind != EndpointKind::mpi) return fail(Errc::usage, "{}: only mpi:RANK has a link", to_string(peer));
+    for (const std::uint64_t message : bench.message_bytes)
+        if (message == 0 || message % row_bytes != 0 || message >= max_message_bytes)
+            return fail(Errc::usage, "a bench in chunks of {} bytes: they have to be a multiple of {}, below {}",
+                        message, row_bytes, max_message_bytes);
     HETERO_TRY(const int own, own_rank());
     const bool leads = own < peer.rank;
     const std::vector<int> none, one = {peer.rank};

@@ -187,9 +187,7 @@ Result<bool> MpiChannel::complete(Incoming& frame) {
 Status MpiChannel::pump() {
     HETERO_CHECK(start_sends());
     HETERO_CHECK(finish_sends());
-    HETERO_CHECK(take_control());
-    for (Incoming& frame : inbox_) HETERO_CHECK(take_payload(frame));
-    return {};
+    return take_control();
 }
 
 Result<std::optional<Arrival>> MpiChannel::receive() {
@@ -203,7 +201,12 @@ Result<std::optional<Arrival>> MpiChannel::receive() {
         frame.unplaced = false;
     }
     HETERO_TRY(const bool is_complete, complete(frame));
-    if (!is_complete) return std::optional<Arrival>{};
+    if (!is_complete) {
+        // Then those behind it are fetched too. In shared memory a fetch is a copy that this call makes: the next one
+        // has to wait until this one, still in cache, has been verified.
+        for (std::size_t i = 1; i < inbox_.size(); ++i) HETERO_CHECK(take_payload(inbox_[i]));
+        return std::optional<Arrival>{};
+    }
     delivered_owner_.reset();
     std::optional<Arrival> out = std::move(frame.arrival);
     if (frame.place && frame.matched == frame.length) {

@@ -1,5 +1,7 @@
 #include "transport/mpi_world.h"
 
+#include <sys/prctl.h>
+
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
@@ -26,7 +28,11 @@ constexpr double tell_s = 1.0;  // at most, after an error: until the peers have
 constexpr double linger_s =
     0.3;  // a rank that ends because of another lets that one end first: its status is the job's
 constexpr double finalize_s = 2.0;
-constexpr double spin_s = 500e-6, rest_s = 50e-6, long_rest_s = 1e-3, idle_s = 20e-3;
+// While another thread moves frames.
+constexpr auto stays_out = std::chrono::microseconds(300);
+constexpr double stays_out_rest_s = 100e-6;
+// Without news: spins, rests, rests long. The core may be the one that the other threads of the transfer need.
+constexpr double spin_s = 100e-6, rest_s = 20e-6, long_rest_s = 1e-3, idle_s = 20e-3;
 
 std::uint64_t random_session() {
     std::random_device device;
@@ -107,9 +113,9 @@ Status MpiWorld::initialise() {
         if (provided < MPI_THREAD_MULTIPLE)
             return fail(Errc::usage, "MPI was started without MPI_THREAD_MULTIPLE by the program");
     } else {
-        const int wanted = options_.group_size > 1 ? MPI_THREAD_SERIALIZED : MPI_THREAD_FUNNELED;
-        HETERO_MPI_CHECK(MPI_Init_thread(nullptr, nullptr, wanted, &provided), "MPI_Init_thread");
-        if (provided < wanted) return fail(Errc::resource, "--tp: this MPI has no MPI_THREAD_SERIALIZED");
+        HETERO_MPI_CHECK(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
+        if (options_.group_size > 1 && provided < MPI_THREAD_SERIALIZED)
+            return fail(Errc::resource, "--tp: this MPI has no MPI_THREAD_SERIALIZED");
     }
     HETERO_MPI_CHECK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
     int rank = 0, size = 0;
@@ -122,6 +128,7 @@ Status MpiWorld::initialise() {
         HETERO_CHECK(await(request, "MPI_Comm_idup"));
         HETERO_MPI_CHECK(MPI_Comm_set_errhandler(*comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
     }
+    if (provided >= MPI_THREAD_SERIALIZED) gate_.let_step([this] { return step_peers(Clock::now()); });
     for (const int peer : inputs_) add_peer(peer, false);
     for (const int peer : outputs_) add_peer(peer, true);
     return add_group(all, rank);
@@ -203,7 +210,7 @@ Status MpiWorld::run_job(std::function<Status()> job, double patience_s) {
     auto lock = gate_.enter();
     job_result_.reset();
     job_ = std::move(job);
-    gate_.nudge();
+    gate_.wake();
     if (!gate_.wait_for(lock, patience_s, [&] { return job_result_ || phase_ != Phase::ready; }) || !job_result_)
         return fail(Errc::peer, "MPI did not do its part within {:.3g} s", patience_s);
     return *job_result_;
@@ -269,6 +276,7 @@ bool MpiWorld::shows_error() noexcept {
 }
 
 void MpiWorld::run() {
+    ::prctl(PR_SET_TIMERSLACK, 1000UL);  // ns: rests are shorter than the usual 50 us
     Status started;
     try {
         started = initialise();
@@ -282,16 +290,26 @@ void MpiWorld::run() {
         gate_.changed();
     }
     if (start_error_) return leave_refused();
+    move_frames();
+    if (phase_ == Phase::finalizing) finalize();
+}
+
+// Under the gate. Returns whether anything moved.
+bool MpiWorld::step_peers(TimePoint now) {
+    bool moved = false, failed = false;
     try {
-        move_frames();
+        for (const auto& peer : peers_) {
+            moved |= peer->step(now);
+            failed |= peer->link->error().has_value();
+        }
     } catch (const std::exception& e) {
-        auto lock = gate_.enter();
+        failed = true;
         for (const auto& peer : peers_)
             peer->link->end_with({Errc::resource, fmt::format("no memory for messages: {}", e.what())});
-        phase_ = Phase::ended;
-        gate_.changed();
     }
-    if (phase_ == Phase::finalizing) finalize();
+    if (failed) end_with_group();
+    if (moved || failed) gate_.changed();
+    return moved;
 }
 
 // All ranks refuse the same roles. mpirun ends a job with its first rank that ends: each says why before that.
@@ -299,7 +317,7 @@ void MpiWorld::leave_refused() {
     if (!roles_refused_) return;
     {
         auto lock = gate_.enter();
-        gate_.wait(lock, [&] { return leaving_; });
+        gate_.wait_idly(lock, [&] { return leaving_; });
     }
     const TimePoint begin = Clock::now();
     if (MPI_Ibarrier(MPI_COMM_WORLD, &barrier_) != MPI_SUCCESS) return;
@@ -316,14 +334,11 @@ void MpiWorld::move_frames() {
             auto lock = gate_.enter_last();
             if (job_) run_pending_job(lock);
             const TimePoint now = Clock::now();
-            bool moved = false, failed = false;
-            for (const auto& peer : peers_) {
-                moved |= peer->step(now);
-                failed |= peer->link->error().has_value();
+            if (!leaving_ && gate_.stepped_since(now - stays_out)) {
+                gate_.rest(lock, stays_out_rest_s);
+                continue;
             }
-            if (failed) end_with_group();
-            if (moved) last_moved = now;
-            if (moved || failed) gate_.changed();
+            if (step_peers(now)) last_moved = now;
             if (leaving_ && may_end(now)) {
                 phase_ = barrier_started_ && barrier_ == MPI_REQUEST_NULL ? Phase::finalizing : Phase::ended;
                 gate_.changed();
@@ -450,11 +465,11 @@ Status MpiWorld::leave(const Error* error) noexcept {
     if (phase_ == Phase::ready) {
         leaving_ = true;
         if (error != nullptr) leave_error_ = *error;
-        gate_.nudge();
+        gate_.wake();
         // In order this may take as long as the others compute; heartbeats go on, and a lost peer ends it.
         const auto ended = [&] { return phase_ != Phase::ready; };
         if (error == nullptr) {
-            gate_.wait(lock, ended);
+            gate_.wait_idly(lock, ended);
         } else if (!gate_.wait_for(lock, 2 * tell_s, ended)) {
             end_process();
         }

@@ -74,6 +74,7 @@ private:
     void run_pending_job(Gate::Lock& lock);
     void add_peer(int rank, bool sending);
     Status add_group(const std::vector<Roles>& all, int rank);
+    bool step_peers(TimePoint now);
     void leave_refused();
     void move_frames();
     void end_with_group();

@@ -24,6 +24,9 @@ Status Sender::begin(const kv::Header& header) {
 
 bool Sender::step(TimePoint now) {
     bool moved = link_->step(now);
+    if (link_->unacknowledged_bytes() <= send_window_bytes / 2 &&
+        link_->unacknowledged_frames() <= send_window_frames / 2)
+        window_full_ = false;
     charge();
     const bool was_open = bucket_.open();
     bucket_.refill(now);
@@ -84,9 +87,7 @@ Status Sender::handle_checked(const Frame& frame) {
 }
 
 bool Sender::may_send(std::uint64_t layer_index) const noexcept {
-    if (stage_ != Stage::streaming || layer_index >= credit_layers_ || !bucket_.open()) return false;
-    return link_->unacknowledged_frames() == 0 ||
-           (link_->unacknowledged_bytes() < send_window_bytes && link_->unacknowledged_frames() < send_window_frames);
+    return stage_ == Stage::streaming && layer_index < credit_layers_ && bucket_.open() && !window_full_;
 }
 
 void Sender::send(const ChunkPlace& place, std::uint32_t crc, Payload payload) {
@@ -94,6 +95,8 @@ void Sender::send(const ChunkPlace& place, std::uint32_t crc, Payload payload) {
     header.payload_crc = crc;
     link_->post_chunk(header, std::move(payload));
     charge();
+    window_full_ =
+        link_->unacknowledged_bytes() >= send_window_bytes || link_->unacknowledged_frames() >= send_window_frames;
 }
 
 // For all that the link has sent since.

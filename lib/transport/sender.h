@@ -43,6 +43,7 @@ private:
     Link* link_;
     TokenBucket bucket_;
     std::uint64_t charged_bytes_ = 0;
+    bool window_full_ = false;  // until half of it is free: whoever sends is not woken for each frame
     Stage stage_ = Stage::idle;
     std::uint16_t version_ = min_protocol_version;  // of the conversation
     std::vector<std::byte> offer_;

@@ -291,6 +291,25 @@ END
   awk -v ms="$(json_value read_ms <report)" 'BEGIN { exit !(ms > 0 && ms < 3000) }'
 }
 
+@test "kv-send --bench measures a link beside plain MPI, and judges only what is steady" {
+  need_mpi
+  mpirun --oversubscribe -n 1 kv-send --bench mpi:1 --bench-size 64Ki --json -q : \
+    -n 1 kv-send --bench mpi:0 --bench-size 64Ki -q </dev/null >report
+  for key in gb_per_s raw_gb_per_s latency_us_p50 latency_us_p99 seconds; do
+    awk -v x="$(json_value $key <report)" 'BEGIN { exit !(x > 0) }'
+  done
+  [ "$(json_value message_bytes <report)" = 65536 ]
+  [ "$(json_value rounds <report)" = 15 ]
+  settled=$(json_value settled <report)
+  ratio=$(json_value ratio <report)
+  [ "$settled" = true ] && [ "$ratio" != null ] || { [ "$settled" = false ] && [ "$ratio" = null ]; }
+  refuses 2 "multiple of 2048" kv-send --bench mpi:1 --bench-size 1000
+  refuses 2 'needs two processes started by mpirun' kv-send --bench mpi:1
+  refuses 2 'only mpi:RANK has a link' kv-send --bench a.h5
+  refuses 2 'takes no state' kv-send a.h5 --bench mpi:1
+  refuses 2 'is for mpi: endpoints' kv-send a.h5 -o b.h5 --fault drop=0.1
+}
+
 @test "what a report cannot know is null, not left out" {
   hetero-prefill -m "$tiny" --tokens 5,6,7 -o a.h5 -q
   hetero-prefill -m "$tiny" --tokens 5,6,7 --dry-run --json -q >report

@@ -1,10 +1,15 @@
 #include "bench.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "base/units.h"
 #include "transport/link_bench.h"
 
 namespace hetero::tool {
 namespace {
+
+constexpr double usual_chunk_bytes = 1 << 20;
 
 Json json_of(const transport::Sample& sample, const char* unit) {
     return {{std::string("p50_") + unit, number(sample.quantile(0.5))},
@@ -51,9 +56,16 @@ std::string table(const transport::LinkBench& bench) {
 
 }  // namespace
 
-Status bench(Tool& tool, const std::string& peer, const TransferOptions& options) {
+Status bench(Tool& tool, const std::string& peer, const std::vector<std::string>& sizes,
+             const TransferOptions& options) {
     HETERO_TRY(const transport::Endpoint endpoint, transport::parse_endpoint(peer));
-    HETERO_TRY(const transport::LinkBench result, transport::bench_link(endpoint, {}, options.transport(tool)));
+    transport::LinkBenchOptions plan;
+    if (!sizes.empty()) plan.message_bytes.clear();
+    for (const std::string& text : sizes) {
+        HETERO_TRY(const std::uint64_t bytes, parse_size_bytes(text));
+        plan.message_bytes.push_back(bytes);
+    }
+    HETERO_TRY(const transport::LinkBench result, transport::bench_link(endpoint, plan, options.transport(tool)));
     if (result.rows.empty()) {  // the rank that answers has nothing to say
         tool.silence();
         return {};
@@ -64,6 +76,20 @@ Status bench(Tool& tool, const std::string& peer, const TransferOptions& options
     Json rows = Json::array();
     for (const transport::LinkBenchRow& row : result.rows) rows.push_back(json_of(row));
     report["bandwidth"] = std::move(rows);
+    // Of the size nearest to the chunks of states.
+    const auto usual = std::min_element(result.rows.begin(), result.rows.end(), [](const auto& a, const auto& b) {
+        const auto distance = [](const transport::LinkBenchRow& row) {
+            return std::abs(std::log2(static_cast<double>(row.message_bytes) / usual_chunk_bytes));
+        };
+        return distance(a) < distance(b);
+    });
+    report["bytes"] = usual->bytes;
+    report["seconds"] = number(static_cast<double>(usual->bytes) / 1e9 / usual->checked.quantile(0.5));
+    report["gb_per_s"] = number(usual->checked.quantile(0.5));
+    report["raw_gb_per_s"] = number(usual->raw.quantile(0.5));
+    report["ratio"] = usual->settled() ? number(usual->checked_ratio()) : Json(nullptr);
+    report["latency_us_p50"] = number(result.frames_us.quantile(0.5));
+    report["latency_us_p99"] = number(result.frames_us.quantile(0.99));
     return tool.json() ? Status{} : tool.print(table(result));
 }
 

@@ -1,6 +1,7 @@
 // kv-send --bench mpi:RANK.
 #pragma once
 #include <string>
+#include <vector>
 
 #include "common/endpoints.h"
 #include "common/tool.h"
@@ -8,6 +9,8 @@
 namespace hetero::tool {
 
 // The lower rank prints the table, or fills the report.
-Status bench(Tool& tool, const std::string& peer, const TransferOptions& options);
+// `sizes`: of chunks; empty: a sweep.
+Status bench(Tool& tool, const std::string& peer, const std::vector<std::string>& sizes,
+             const TransferOptions& options);
 
 }  // namespace hetero::tool

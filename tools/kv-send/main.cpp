@@ -13,7 +13,7 @@ namespace {
 
 struct SendOptions {
     std::string input, output, bench_peer;
-    std::vector<std::string> sequences;
+    std::vector<std::string> sequences, bench_sizes;
     std::uint64_t threads = 0;
     TransferOptions transfer;
     DeliveryOptions delivery;
@@ -23,7 +23,7 @@ Status send(Tool& tool, const SendOptions& options) {
     if (!options.bench_peer.empty()) {
         if (!options.input.empty() || !options.output.empty())
             return fail(Errc::usage, "--bench measures a link and takes no state");
-        return bench(tool, options.bench_peer, options.transfer);
+        return bench(tool, options.bench_peer, options.bench_sizes, options.transfer);
     }
     if (options.input.empty()) return fail(Errc::usage, "IN is missing; see --help");
     const bool dry_run = options.transfer.dry_run;
@@ -87,7 +87,9 @@ int main(int argc, char** argv) {
     add_thread_option(table, &options.threads);
     add_dry_run_option(table, options.transfer, "read and check the state, move nothing");
     add_transfer_options(table, options.transfer);
+    table.heading("Measurement");
     table.text("--bench", "mpi:RANK", &options.bench_peer,
                "measure the link to a rank that does the same, beside plain MPI");
+    table.texts("--bench-size", "SIZE", &options.bench_sizes, "in chunks of this size only; may be repeated");
     return tool.run(argc, argv, [&] { return send(tool, options); });
 }

@@ -3,6 +3,7 @@
 #include "common/endpoints.h"
 #include "common/sources.h"
 #include "common/tool.h"
+#include "plan.h"
 
 using namespace hetero;
 using namespace hetero::tool;
@@ -24,7 +25,13 @@ Status send(Tool& tool, const SendOptions& options) {
     if (options.input.empty()) return fail(Errc::usage, "IN is missing; see --help");
     const bool dry_run = options.transfer.dry_run;
     if (options.output.empty() && !dry_run) return fail(Errc::usage, "no output: give an endpoint with -o");
-    HETERO_TRY(const Endpoints endpoints, prepare_endpoints(tool, {options.input}, {options.output}, options.transfer));
+    std::string output = options.output;
+    std::optional<transport::Endpoint> planned;
+    if (dry_run && !output.empty()) {
+        HETERO_TRY(planned, transport::parse_endpoint(output));
+        if (planned->kind == transport::EndpointKind::mpi) output.clear();  // MPI is not started for a plan
+    }
+    HETERO_TRY(const Endpoints endpoints, prepare_endpoints(tool, {options.input}, {output}, options.transfer));
     HETERO_TRY(auto opened, open_source(tool, endpoints.inputs.front(), options.transfer.transport(tool), "send"));
     HETERO_TRY(const auto source, select_sequences(std::move(opened.source), options.sequences));
     std::unique_ptr<kv::Sink> sink = discarding_sink();
@@ -38,7 +45,7 @@ Status send(Tool& tool, const SendOptions& options) {
     const double rate = static_cast<double>(bytes) / seconds / 1e9;
     Json& report = tool.report();
     report["from"] = transport::to_string(endpoints.inputs.front());
-    report["to"] = endpoints.outputs.empty() ? Json(nullptr) : Json(transport::to_string(endpoints.outputs.front()));
+    report["to"] = options.output.empty() ? Json(nullptr) : Json(options.output);
     if (dry_run) report["dry_run"] = true;
     report["sequences"] = source->header().sequences.size();
     report["bytes"] = bytes;
@@ -47,6 +54,7 @@ Status send(Tool& tool, const SendOptions& options) {
     // What only a measurement of the bare transport could tell.
     for (const char* name : {"raw_gb_per_s", "ratio", "latency_us_p50", "latency_us_p99"}) report[name] = nullptr;
     if (dry_run) {
+        HETERO_CHECK(plan(tool, endpoints.inputs.front(), source->header(), planned));
         tool.note("dry run: {} bytes", bytes);
         return {};
     }
@@ -66,7 +74,7 @@ int main(int argc, char** argv) {
         Completion::file;
     add_sequence_option(table, options.sequences, "send");
     table.heading("Transfer");
-    add_dry_run_option(table, options.transfer, "read and check the state, move nothing");
+    add_dry_run_option(table, options.transfer, "read and check the state, print what would be sent, move nothing");
     add_transfer_options(table, options.transfer);
     table.heading("Measurement");
     table.text("--bench", "mpi:RANK", &options.bench_peer,

@@ -6,7 +6,9 @@
 #include <filesystem>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/process_memory.h"
+#include "base/threads.h"
 #include "io/gguf.h"
 #include "kernels/api/ops.h"
 #include "kv/shards.h"
@@ -98,6 +100,16 @@ engine::WarmFolder ModelOptions::warm_folder() const {
     return {folder.empty() ? "" : folder + "/packed", warm};
 }
 
+int ModelOptions::thread_count() const {
+    const int most = default_thread_count();
+    if (threads == 0) return most;
+    if (threads > static_cast<std::uint64_t>(most)) {
+        log::warn("{} threads asked for, going on with {}: as many CPUs are left to this process", threads, most);
+        return most;
+    }
+    return static_cast<int>(threads);
+}
+
 void report_memory(Tool& tool, const engine::Session& session) {
     const ProcessMemory memory = read_process_memory();
     tool.report()["memory"] = {{"peak_rss_bytes", memory.peak_rss_bytes},
@@ -161,7 +173,7 @@ Result<engine::KvStorage> resident_storage(const std::string& choice, const kv::
 engine::Options session_options(const ModelOptions& options, const engine::KvStorage& storage,
                                 std::uint64_t chunk_tokens) {
     engine::Options session;
-    session.threads = static_cast<int>(options.threads);
+    session.threads = options.thread_count();
     session.kv_dtype = storage.dtype;
     session.kv_codecs = storage.codecs;
     session.chunk_tokens = static_cast<std::uint32_t>(chunk_tokens);

@@ -24,6 +24,8 @@ struct ModelOptions {
     [[nodiscard]] engine::Precision precision() const {
         return precise ? engine::Precision::precise : engine::Precision::fast;
     }
+    // Those asked for, but never more than affinity mask and cgroup leave: beyond that each waits for another.
+    [[nodiscard]] int thread_count() const;
     [[nodiscard]] engine::WarmFolder warm_folder() const;
     [[nodiscard]] const char* precision_name() const { return precise ? "precise" : "fast"; }  // in reports and states
 };

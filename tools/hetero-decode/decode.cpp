@@ -346,8 +346,8 @@ Status run_decode(Tool& tool, const DecodeOptions& options) {
     report_weights(tool, opened.source->name(), opened.source->header().identity, loaded.identity);
     HETERO_TRY(auto source, select_sequences(std::move(opened.source), options.sequences));
     const bool peers = endpoints.inputs.front().kind == transport::EndpointKind::mpi || transport::group().size() > 1;
-    const auto threads = static_cast<int>(options.model.threads);
-    if (!peers && (threads == 0 ? default_thread_count() : threads) > 1) source = kv::read_ahead(std::move(source));
+    const bool spare = options.model.threads != 1 && default_thread_count() > 1;
+    if (!peers && spare) source = kv::read_ahead(std::move(source));
     HETERO_CHECK(check_choice(tool, options, source->header()));
 
     Json& report = tool.report();

@@ -206,6 +206,34 @@ TEST_CASE("NaN and infinity in a state are refused with their place") {
     }
 }
 
+TEST_CASE("a long state is taken by all threads: bit for bit, and the first of its bad values is named") {
+    const auto model = tiny_model();
+    const std::uint64_t n_tokens = model->config.context_length;  // several tasks, the last one short
+    REQUIRE(n_tokens >= 500);
+    std::vector<TokenId> tokens(n_tokens - 3);
+    for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<TokenId>(i * 7 % 512);
+    const auto source = make_session(model, n_tokens);
+    prefill(*source, tokens);
+    const kv::Header header = header_of(*source);
+    const auto target = make_session(model, n_tokens, DType::f16, 256, 3);
+    for (std::uint32_t layer = 0; layer < 3; ++layer) {
+        must(target->import_layer(header, layer, must(source->export_layer(layer)), tokens.size()));
+    }
+    for (std::uint32_t layer = 0; layer < 3; ++layer) {
+        const kv::Layer left = must(source->export_layer(layer)), right = must(target->export_layer(layer));
+        CHECK(left.k.values.bytes == right.k.values.bytes);
+        CHECK(left.v.values.bytes == right.v.values.bytes);
+    }
+    kv::Layer damaged = must(source->export_layer(0));
+    const std::uint16_t nan = 0x7E00;
+    for (const std::size_t token : {std::size_t{450}, std::size_t{301}}) {
+        std::memcpy(damaged.v.values.bytes.data() + (token * 2 * 16 + 3) * 2, &nan, 2);
+    }
+    const auto fresh = make_session(model, n_tokens, DType::f16, 256, 3);
+    CHECK(
+        has(error_of(fresh->import_layer(header, 0, damaged, tokens.size())), "layer 0, V, token 301, head 0, dim 3"));
+}
+
 TEST_CASE("a state of another float type is converted, and refused where it does not fit") {
     const auto model = tiny_model();
     const auto source = make_session(model, 32, DType::f32), target = make_session(model, 32, DType::f16);

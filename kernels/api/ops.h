@@ -147,6 +147,11 @@ struct Ops {
     // query's position and window show. For each head, `parts_stride` floats apart: {max, sum, acc[head_dim_v]}, the
     // largest score, the sum of exp(score - max), and the sum of exp(score - max) * v. A head has the same bits alone
     // or with others. out, kv_tokens, first_position and window are not read.
+    // Over codes of 4 or 8 bits, unless `exact`, the vector backends multiply in integers: for each head they round the
+    // query (for K by channel: times the scales of a group of tokens) to multiples of m / 32639, m its largest magnitude
+    // in a group, and the weights times V's scales, exp(score - max) * scale, of 64 keys likewise. That adds at most
+    // m / 65278 * the sum of |code * scale| over the dims (by channel: of |code|) to a product with a key, and
+    // m / 65278 * the sum of |code| over each 64 keys to acc.
     void (*attention_span)(const AttentionArgs& args, std::size_t key_begin, std::size_t key_end, float* parts,
                            std::size_t parts_stride);
     // Attention from the parts of one head's spans [n_spans >= 1][head_dim + 2]. Together the two have the bound of

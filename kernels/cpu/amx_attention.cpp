@@ -61,14 +61,36 @@ HETERO_INLINE void transpose(__m512i (&r)[16]) {
     }
 }
 
-// 16 values from column `col` of `cols`, zeros beyond.
-HETERO_INLINE __m512 load_16(DType type, const void* row, std::size_t col, std::size_t cols) {
-    const std::size_t n = col < cols ? smaller(16, cols - col) : 0;
-    const __mmask16 mask = first(n);
-    if (type == DType::f32) return _mm512_maskz_loadu_ps(mask, static_cast<const float*>(row) + col);
-    const __m256i half = _mm256_maskz_loadu_epi16(mask, static_cast<const std::uint16_t*>(row) + col);
-    if (type == DType::f16) return _mm512_cvtph_ps(half);
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+// Reads values of a type. Whole: there are as many as are asked for; else zeros stand for those that are not.
+template <DType Type, bool Whole>
+struct Reader {
+    static constexpr bool kWhole = Whole;
+
+    // 16 values from column `col` of `cols`.
+    static HETERO_INLINE __m512 load_16(const void* row, std::size_t col, std::size_t cols) {
+        const __mmask16 mask = Whole ? first(16) : first(col < cols ? smaller(16, cols - col) : 0);
+        if constexpr (Type == DType::f32) {
+            return _mm512_maskz_loadu_ps(mask, static_cast<const float*>(row) + col);
+        } else {
+            const auto* at = static_cast<const std::uint16_t*>(row) + col;
+            const __m256i half =
+                Whole ? _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)) : _mm256_maskz_loadu_epi16(mask, at);
+            if constexpr (Type == DType::f16) return _mm512_cvtph_ps(half);
+            return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+        }
+    }
+};
+
+template <bool Whole, class Visit>
+HETERO_INLINE void visit_type(DType type, Visit visit) {
+    if (type == DType::f16) return visit(Reader<DType::f16, Whole>());
+    if (type == DType::bf16) return visit(Reader<DType::bf16, Whole>());
+    visit(Reader<DType::f32, Whole>());
+}
+
+template <class Visit>
+HETERO_INLINE void visit_reader(DType type, bool whole, Visit visit) {
+    whole ? visit_type<true>(type, visit) : visit_type<false>(type, visit);
 }
 
 // Where things lie in the scratch of a thread.
@@ -83,7 +105,7 @@ struct Plan {
         v = 2 * k_low;
         scores = v + 2 * v_tiles * kTile;
         weights = scores + 2 * kKeyTiles * kTile;
-        rows = weights + 2 * kTile;
+        rows = weights + 2 * 2 * kTile;
         q_low = k_steps * kTile;
         out = 2 * q_low;
         state = out + v_tiles * kTile;
@@ -101,28 +123,31 @@ struct State {
 
 // ---- a page of K and V as tiles
 
+template <class Reader>
 void load_keys(const KvView& k, std::size_t page, std::size_t keys, std::size_t dims, const Plan& plan, Byte* scratch) {
     const auto* rows = reinterpret_cast<const Byte*>(k.pages[page] + k.offset);
     const std::size_t row_bytes = dtype_bytes(k.dtype, k.token_stride);
-    for (std::size_t key = 0; key < kPage; ++key)
-        for (std::size_t step = 0; step < plan.k_steps; ++step) {
+    for (std::size_t step = 0; step < plan.k_steps; ++step)
+        for (std::size_t key = 0; key < kPage; ++key) {
             Byte* to = scratch + (key / 16 * plan.k_steps + step) * kTile + key % 16 * 64;
             Split parts{_mm512_setzero_si512(), _mm512_setzero_si512()};
-            if (key < keys)
-                parts = split(load_16(k.dtype, rows + key * row_bytes, 32 * step, dims),
-                              load_16(k.dtype, rows + key * row_bytes, 32 * step + 16, dims));
+            if (Reader::kWhole || key < keys)
+                parts = split(Reader::load_16(rows + key * row_bytes, 32 * step, dims),
+                              Reader::load_16(rows + key * row_bytes, 32 * step + 16, dims));
             _mm512_store_si512(to, parts.high);
             _mm512_store_si512(to + plan.k_low, parts.low);
         }
 }
 
+template <class Reader>
 void load_values(const KvView& v, std::size_t page, std::size_t keys, std::size_t dims, const Plan& plan, Byte* tiles) {
     const auto* rows = reinterpret_cast<const Byte*>(v.pages[page] + v.offset);
     const std::size_t row_bytes = dtype_bytes(v.dtype, v.token_stride);
     for (std::size_t half = 0; half < 2; ++half)
         for (std::size_t tile = 0; tile < plan.v_tiles; ++tile) {
             const auto value = [&](std::size_t key) __attribute__((always_inline)) {
-                return key < keys ? load_16(v.dtype, rows + key * row_bytes, 16 * tile, dims) : _mm512_setzero_ps();
+                return Reader::kWhole || key < keys ? Reader::load_16(rows + key * row_bytes, 16 * tile, dims)
+                                                    : _mm512_setzero_ps();
             };
             __m512i pairs[16];  // [pair of keys][dim][2]
 #pragma GCC unroll 16
@@ -145,8 +170,9 @@ void load_queries(const AttentionArgs& a, std::size_t first_row, std::size_t n, 
             if (i >= n) continue;
             const std::size_t row = first_row + i;
             const float* q = a.q + row / a.n_heads * a.q_stride + row % a.n_heads * a.q_head_stride;
-            const Split parts = split(load_16(DType::f32, q, 32 * step, a.head_dim_k),
-                                      load_16(DType::f32, q, 32 * step + 16, a.head_dim_k));
+            using Floats = Reader<DType::f32, false>;
+            const Split parts =
+                split(Floats::load_16(q, 32 * step, a.head_dim_k), Floats::load_16(q, 32 * step + 16, a.head_dim_k));
             high[i] = parts.high;
             low[i] = parts.low;
         }
@@ -159,15 +185,115 @@ void load_queries(const AttentionArgs& a, std::size_t first_row, std::size_t n, 
     }
 }
 
-// scores [key][row] of a page.
-HETERO_INLINE void multiply_keys(const Byte* k, const Byte* q, const Plan& plan, bool k_has_low, Byte* scores) {
-    const std::size_t steps = plan.k_steps, next = steps * kTile;
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-    const auto product = [&](const Byte* keys, auto load_q) __attribute__((always_inline)) {
-        load_q();
+// Products that are under way while weights are computed: out [dim][row] += V^T weights of one tile of rows, then the
+// scores [key][row] of another one and a page. In groups of about four tile products.
+class Products {
+public:
+    Products(const Plan& plan, const Byte* k, bool k_has_low) : plan_(plan), k_(k), k_has_low_(k_has_low) {}
+
+    void add_values(const Byte* v, const Byte* weights, Byte* out) {
+        v_ = v;
+        weights_ = weights;
+        out_ = out;
+        v_tiles_ = plan_.v_tiles;
+        groups_ += plan_.v_tiles / 4 * 2 + plan_.v_tiles % 4;
+    }
+    void add_scores(const Byte* q, Byte* scores) {
+        q_ = q;
+        scores_ = scores;
+        score_groups_ = plan_.k_steps * (k_has_low_ ? 3 : 2);
+        groups_ += score_groups_;
+        step_ = part_ = 0;
+    }
+
+    // Called `times` times between their addition and finish().
+    HETERO_INLINE void begin(std::size_t times) {
+        times_ = times;
+        due_ = 0;
+        memory_fence_for_tiles();
+    }
+    HETERO_INLINE void some() {
+        for (due_ += groups_; due_ >= times_ && left(); due_ -= times_) group();
+    }
+    HETERO_INLINE void finish() {
+        while (left()) group();
+        groups_ = 0;
+        memory_fence_for_tiles();
+    }
+
+private:
+    [[nodiscard]] HETERO_INLINE bool left() const { return v_tiles_ + score_groups_ > 0; }
+
+    HETERO_INLINE void group() {
+        if (v_tiles_ >= 4)
+            four_values();
+        else if (v_tiles_ > 0)
+            one_value();
+        else
+            score();
+    }
+
+    HETERO_INLINE void four_values() {
+        if (part_of_four_ == 0) {
+            _tile_loadd(6, weights_, 64);
+            _tile_loadd(7, weights_ + kTile, 64);
+            _tile_loadd(0, out_, 64);
+            _tile_loadd(1, out_ + kTile, 64);
+            _tile_loadd(2, out_ + 2 * kTile, 64);
+            _tile_loadd(3, out_ + 3 * kTile, 64);
+            _tile_loadd(4, v_, 64);
+            _tile_dpbf16ps(0, 4, 6);
+            _tile_loadd(5, v_ + 2 * kTile, 64);
+            _tile_dpbf16ps(1, 5, 6);
+            _tile_loadd(4, v_ + 4 * kTile, 64);
+            _tile_dpbf16ps(2, 4, 6);
+            _tile_loadd(5, v_ + 6 * kTile, 64);
+            _tile_dpbf16ps(3, 5, 6);
+            part_of_four_ = 1;
+            return;
+        }
+        _tile_loadd(4, v_ + kTile, 64);
+        _tile_dpbf16ps(0, 4, 7);
+        _tile_loadd(5, v_ + 3 * kTile, 64);
+        _tile_dpbf16ps(1, 5, 7);
+        _tile_loadd(4, v_ + 5 * kTile, 64);
+        _tile_dpbf16ps(2, 4, 7);
+        _tile_loadd(5, v_ + 7 * kTile, 64);
+        _tile_dpbf16ps(3, 5, 7);
+        _tile_stored(0, out_, 64);
+        _tile_stored(1, out_ + kTile, 64);
+        _tile_stored(2, out_ + 2 * kTile, 64);
+        _tile_stored(3, out_ + 3 * kTile, 64);
+        part_of_four_ = 0;
+        v_tiles_ -= 4;
+        out_ += 4 * kTile;
+        v_ += 8 * kTile;
+    }
+    HETERO_INLINE void one_value() {
+        _tile_loadd(6, weights_, 64);
+        _tile_loadd(7, weights_ + kTile, 64);
+        _tile_loadd(0, out_, 64);
+        _tile_loadd(4, v_, 64);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(5, v_ + kTile, 64);
+        _tile_dpbf16ps(0, 5, 7);
+        _tile_stored(0, out_, 64);
+        --v_tiles_;
+        out_ += kTile;
+        v_ += 2 * kTile;
+    }
+
+    // Of 32 columns: K's high part and Q's, then K's low one, then Q's.
+    HETERO_INLINE void score() {
+        if (step_ == 0 && part_ == 0) {
+            _tile_zero(0);
+            _tile_zero(1);
+            _tile_zero(2);
+            _tile_zero(3);
+        }
+        const Byte* keys = k_ + step_ * kTile + (part_ == 1 ? plan_.k_low : 0);
+        const std::size_t next = plan_.k_steps * kTile;
+        if (part_ != 1) _tile_loadd(4, q_ + step_ * kTile + (part_ == 2 ? plan_.q_low : 0), 64);
         _tile_loadd(5, keys, 64);
         _tile_dpbf16ps(0, 5, 4);
         _tile_loadd(6, keys + next, 64);
@@ -176,23 +302,29 @@ HETERO_INLINE void multiply_keys(const Byte* k, const Byte* q, const Plan& plan,
         _tile_dpbf16ps(2, 5, 4);
         _tile_loadd(6, keys + 3 * next, 64);
         _tile_dpbf16ps(3, 6, 4);
-    };
-    for (std::size_t step = 0; step < steps; ++step, k += kTile, q += kTile) {
-        product(
-            k, [&]() __attribute__((always_inline)) { _tile_loadd(4, q, 64); });
-        if (k_has_low) product(k + plan.k_low, []() __attribute__((always_inline)){});
-        product(
-            k, [&]() __attribute__((always_inline)) { _tile_loadd(4, q + plan.q_low, 64); });
+        part_ = part_ == 0 && !k_has_low_ ? 2 : part_ + 1;
+        if (part_ == 3) part_ = 0, ++step_;
+        if (--score_groups_ > 0) return;
+        _tile_stored(0, scores_, 64);
+        _tile_stored(1, scores_ + kTile, 64);
+        _tile_stored(2, scores_ + 2 * kTile, 64);
+        _tile_stored(3, scores_ + 3 * kTile, 64);
     }
-    _tile_stored(0, scores, 64);
-    _tile_stored(1, scores + kTile, 64);
-    _tile_stored(2, scores + 2 * kTile, 64);
-    _tile_stored(3, scores + 3 * kTile, 64);
-}
+
+    const Plan& plan_;
+    const Byte* k_;
+    bool k_has_low_;
+    const Byte *v_ = nullptr, *weights_ = nullptr, *q_ = nullptr;
+    Byte *out_ = nullptr, *scores_ = nullptr;
+    std::size_t v_tiles_ = 0, part_of_four_ = 0;          // values that are left
+    std::size_t score_groups_ = 0, step_ = 0, part_ = 0;  // scores that are left
+    std::size_t groups_ = 0, times_ = 1, due_ = 0;
+};
 
 // Scores to weights in bf16; what the output so far must be multiplied by. Masked: some key is out of some row's sight.
 template <bool Masked>
-HETERO_INLINE __m512 weigh_keys(State& state, std::size_t page, float factor, const float* scores, Byte* weights) {
+HETERO_INLINE __m512 weigh_keys(State& state, std::size_t page, float factor, const float* scores, Byte* weights,
+                                Products& products) {
     const __m512 lowest = _mm512_set1_ps(-__builtin_inff());
     const auto in_sight = [&](std::size_t key) __attribute__((always_inline)) {
         const __m512i index = _mm512_set1_epi32(static_cast<int>(page * kPage + key));
@@ -217,7 +349,9 @@ HETERO_INLINE __m512 weigh_keys(State& state, std::size_t page, float factor, co
         exp2(_mm512_max_ps(_mm512_maskz_sub_ps(seen, state.max, max), _mm512_set1_ps(-200))), _mm512_set1_ps(1));
     const __m512 shift = _mm512_maskz_sub_ps(seen, _mm512_setzero_ps(), max);
     __m512 sum[4] = {};
+    products.begin(kPage / 4);
     for (std::size_t key = 0; key < kPage; key += 4) {
+        products.some();
         __m512 p[4];
 #pragma GCC unroll 4
         for (std::size_t i = 0; i < 4; ++i) {
@@ -229,50 +363,11 @@ HETERO_INLINE __m512 weigh_keys(State& state, std::size_t page, float factor, co
         _mm512_store_si512(weights + 32 * key, bf16_pairs(p[0], p[1]));
         _mm512_store_si512(weights + 32 * key + 64, bf16_pairs(p[2], p[3]));
     }
+    products.finish();
     state.max = max;
     state.sum = _mm512_fmadd_ps(state.sum, correction,
                                 _mm512_add_ps(_mm512_add_ps(sum[0], sum[1]), _mm512_add_ps(sum[2], sum[3])));
     return correction;
-}
-
-// out [dim][row] += V^T weights
-HETERO_INLINE void multiply_values(const Byte* v, const Byte* weights, std::size_t tiles, Byte* out) {
-    _tile_loadd(6, weights, 64);
-    _tile_loadd(7, weights + kTile, 64);
-    for (; tiles >= 4; tiles -= 4, out += 4 * kTile, v += 8 * kTile) {
-        _tile_loadd(0, out, 64);
-        _tile_loadd(1, out + kTile, 64);
-        _tile_loadd(2, out + 2 * kTile, 64);
-        _tile_loadd(3, out + 3 * kTile, 64);
-        _tile_loadd(4, v, 64);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_loadd(5, v + 2 * kTile, 64);
-        _tile_dpbf16ps(1, 5, 6);
-        _tile_loadd(4, v + 4 * kTile, 64);
-        _tile_dpbf16ps(2, 4, 6);
-        _tile_loadd(5, v + 6 * kTile, 64);
-        _tile_dpbf16ps(3, 5, 6);
-        _tile_loadd(4, v + kTile, 64);
-        _tile_dpbf16ps(0, 4, 7);
-        _tile_loadd(5, v + 3 * kTile, 64);
-        _tile_dpbf16ps(1, 5, 7);
-        _tile_loadd(4, v + 5 * kTile, 64);
-        _tile_dpbf16ps(2, 4, 7);
-        _tile_loadd(5, v + 7 * kTile, 64);
-        _tile_dpbf16ps(3, 5, 7);
-        _tile_stored(0, out, 64);
-        _tile_stored(1, out + kTile, 64);
-        _tile_stored(2, out + 2 * kTile, 64);
-        _tile_stored(3, out + 3 * kTile, 64);
-    }
-    for (; tiles > 0; --tiles, out += kTile, v += 2 * kTile) {
-        _tile_loadd(0, out, 64);
-        _tile_loadd(4, v, 64);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_loadd(5, v + kTile, 64);
-        _tile_dpbf16ps(0, 5, 7);
-        _tile_stored(0, out, 64);
-    }
 }
 
 void cap_scores(float* scores, float scale, float cap) {
@@ -333,40 +428,45 @@ void attend(const AttentionArgs& a, std::size_t first_row, std::size_t n, const 
     const std::size_t end_page = (end_of(n - 1) + kPage - 1) / kPage;
     for (std::size_t page = begin_of(0) / kPage; page < end_page; ++page) {
         const std::size_t from = page * kPage, to = from + kPage, keys = smaller(kPage, a.kv_tokens - from);
-        load_keys(a.k, page, keys, a.head_dim_k, plan, scratch);
-        load_values(a.v, page, keys, a.head_dim_v, plan, scratch + plan.v);
+        visit_reader(a.k.dtype, keys == kPage && a.head_dim_k % 32 == 0,
+                     [&](auto reader) { load_keys<decltype(reader)>(a.k, page, keys, a.head_dim_k, plan, scratch); });
+        visit_reader(a.v.dtype, keys == kPage && a.head_dim_v % 16 == 0, [&](auto reader) {
+            load_values<decltype(reader)>(a.v, page, keys, a.head_dim_v, plan, scratch + plan.v);
+        });
         // Rows see more the later they come, and lose sight of the first keys: those of tiles [first, last) see some.
         std::size_t first_tile = 0, last_tile = tiles;
         const auto last_row = [&](std::size_t tile) { return smaller(n, (tile + 1) * kRows) - 1; };
         while (first_tile < tiles && end_of(last_row(first_tile)) <= from) ++first_tile;
         while (last_tile > first_tile && begin_of((last_tile - 1) * kRows) >= to) --last_tile;
-        // The next tile's scores are under way while a tile's weights are computed.
+        // While a tile's weights are computed, the values of the one before are added, and the next one's scores are
+        // under way.
         const auto scores_of = [&](std::size_t tile) { return scratch + plan.scores + tile % 2 * kKeyTiles * kTile; };
-        const auto score = [&](std::size_t tile) __attribute__((always_inline)) {
-            memory_fence_for_tiles();
-            multiply_keys(scratch, tile_at(tile), plan, k_has_low, scores_of(tile));
-            memory_fence_for_tiles();
+        const auto weights_of = [&](std::size_t tile) { return scratch + plan.weights + tile % 2 * 2 * kTile; };
+        Products products(plan, scratch, k_has_low);
+        const auto finish = [&]() __attribute__((always_inline)) {
+            products.begin(1);
+            products.finish();
         };
-        if (first_tile < last_tile) score(first_tile);
+        if (first_tile < last_tile) products.add_scores(tile_at(first_tile), scores_of(first_tile));
+        finish();
         for (std::size_t tile = first_tile; tile < last_tile; ++tile) {
-            if (tile + 1 < last_tile) score(tile + 1);
+            if (tile + 1 < last_tile) products.add_scores(tile_at(tile + 1), scores_of(tile + 1));
             State& state = *state_of(tile);
             auto* scores = reinterpret_cast<float*>(scores_of(tile));
-            Byte* weights = scratch + plan.weights;
+            Byte* weights = weights_of(tile);
             if (a.softcap > 0) cap_scores(scores, a.scale, a.softcap);
             const bool whole = end_of(tile * kRows) >= to && begin_of(last_row(tile)) <= from;
-            const __m512 correction = whole ? weigh_keys<false>(state, page, factor, scores, weights)
-                                            : weigh_keys<true>(state, page, factor, scores, weights);
+            const __m512 correction = whole ? weigh_keys<false>(state, page, factor, scores, weights, products)
+                                            : weigh_keys<true>(state, page, factor, scores, weights, products);
             Byte* out = tile_at(tile) + plan.out;
             if (_mm512_cmp_ps_mask(correction, _mm512_set1_ps(1), _CMP_NEQ_UQ) != 0)
                 for (std::size_t i = 0; i < plan.v_tiles * kTile; i += 64) {
                     auto* at = reinterpret_cast<float*>(out + i);
                     _mm512_store_ps(at, _mm512_mul_ps(_mm512_load_ps(at), correction));
                 }
-            memory_fence_for_tiles();
-            multiply_values(scratch + plan.v, weights, plan.v_tiles, out);
-            memory_fence_for_tiles();
+            products.add_values(scratch + plan.v, weights, out);
         }
+        finish();
     }
     for (std::size_t tile = 0; tile < tiles; ++tile)
         write_output(a, first_row + tile * kRows, smaller(kRows, n - tile * kRows), plan, *state_of(tile),

@@ -13,16 +13,14 @@ HETERO_INLINE __m512i bf16_pairs(__m512 a, __m512 b) {
     return _mm512_permutexvar_epi16(order, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(b, a)));
 }
 
-// 2^x within 2^-13, 0 for what is far below: 2^f on [-1/2, 1/2] by its Taylor polynomial.
+// 2^x within 2^-13, 0 for what is far below: 2^f for what x is above a whole number, by the cubic of least relative error.
 HETERO_INLINE __m512 exp2(__m512 x) {
-    const __m512 n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    const __m512 f = _mm512_sub_ps(x, n);
-    __m512 p = _mm512_set1_ps(9.618129e-3F);
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(5.5504109e-2F));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(2.4022651e-1F));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(6.9314718e-1F));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0F));
-    return _mm512_scalef_ps(p, n);
+    const __m512 f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    __m512 p = _mm512_set1_ps(7.8024521e-2F);
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(2.2606716e-1F));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(6.9583356e-1F));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(9.9992520e-1F));
+    return _mm512_scalef_ps(p, x);
 }
 
 }  // namespace

@@ -116,6 +116,11 @@ struct LayerShape {
     [[nodiscard]] std::uint64_t stored_tokens(std::uint64_t n_tokens) const noexcept {
         return n_tokens - first_token(n_tokens);
     }
+    // Whether a cache of this shape can be filled from a layer that is stored as `stored`: a window sees of all tokens
+    // what it needs.
+    [[nodiscard]] bool takes(const LayerShape& stored) const noexcept {
+        return stored == *this || (kind == LayerKind::swa && stored == LayerShape{});
+    }
     friend bool operator==(const LayerShape&, const LayerShape&) = default;
 };
 [[nodiscard]] std::string to_text(const LayerShape& shape);  // "gqa", "swa (window 512)": for messages

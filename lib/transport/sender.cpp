@@ -2,14 +2,19 @@
 
 namespace hetero::transport {
 
-Status Sender::begin(const kv::Header& header) {
-    if (stage_ != Stage::idle) return fail(Errc::internal, "a state is being sent already");
+Result<std::vector<std::byte>> encode_offer(const kv::Header& header) {
     if (header.identity.n_layers > 0xFFFF)
         return fail(Errc::bad_input, "{} layers, the wire format has room for 65535", header.identity.n_layers);
-    offer_ = encode(Offer{header.payload_bytes(), header});
-    if (offer_.size() > max_offer_bytes)
+    std::vector<std::byte> offer = encode(Offer{header.payload_bytes(), header});
+    if (offer.size() > max_offer_bytes)
         return fail(Errc::bad_input, "tokens and logits of all sequences are {} bytes, the wire format has room for {}",
-                    offer_.size(), max_offer_bytes);
+                    offer.size(), max_offer_bytes);
+    return offer;
+}
+
+Status Sender::begin(const kv::Header& header) {
+    if (stage_ != Stage::idle) return fail(Errc::internal, "a state is being sent already");
+    HETERO_TRY(offer_, encode_offer(header));
     total_layers_ = total_layers(header);
     Hello hello;
     hello.role = WireRole::sender;

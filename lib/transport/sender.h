@@ -12,6 +12,9 @@ namespace hetero::transport {
 inline constexpr std::uint64_t send_window_bytes = 16ULL << 20;  // unacknowledged; one frame is always allowed
 inline constexpr std::size_t send_window_frames = 256;
 
+// OFFER of a header that is checked and has tokens_per_chunk. What the wire format has no room for is bad_input.
+Result<std::vector<std::byte>> encode_offer(const kv::Header& header);
+
 class Sender {
 public:
     // At most so many bytes a second on the link, of whatever kind; 0: no limit.

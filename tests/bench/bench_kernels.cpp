@@ -417,7 +417,8 @@ void register_all() {
         reg(std::string("packed_gemm/") + packing_info(packing_of(type)).name + "/memory",
             [=](benchmark::State& state) { packed_gemm(state, type, 98304, 1536); })
             ->ArgName("tokens")
-            ->Arg(1);
+            ->Arg(1)
+            ->Arg(16);
     for (int i = 0; i < static_cast<int>(DType::count_); ++i) {
         const auto type = static_cast<DType>(i);
         if (type == DType::i8 || type == DType::u8 || type == DType::i32) continue;

@@ -291,6 +291,20 @@ END
   awk -v ms="$(json_value read_ms <report)" 'BEGIN { exit !(ms > 0 && ms < 3000) }'
 }
 
+@test "kv-send --dry-run prints what would be sent, and refuses what would be refused" {
+  hetero-prefill -m "$tiny" --tokens 5,6,7 -o a.h5 -q
+  kv-send a.h5 --dry-run --json -q >report
+  kv-send a.h5 -o b.h5 --json -q >sent
+  [ "$(json_value bytes <report)" = "$(json_value bytes <sent)" ]
+  awk '/"[kv]_bytes":/ { gsub(",", ""); sum += $2 } END { print sum }' report >sum
+  [ "$(cat sum)" = "$(json_value bytes <sent)" ]
+  kv-send a.h5 --dry-run -o mpi:1 -q | grep -q 'f16'
+  kv-send a.h5 --dry-run -o c.h5 -q >/dev/null
+  [ ! -e c.h5 ]
+  refuses 3 'b.h5' kv-send a.h5 --dry-run -o b.h5
+  [ -z "$(kv-send a.h5 --dry-run -o - -q)" ]
+}
+
 @test "kv-send --bench measures a link beside plain MPI, and judges only what is steady" {
   need_mpi
   mpirun --oversubscribe -n 1 kv-send --bench mpi:1 --bench-size 64Ki --json -q : \

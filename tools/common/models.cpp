@@ -133,7 +133,13 @@ Status check_state(const LoadedModel& model, const std::string& model_path, cons
     if (const auto mismatches = kv::compare(state.identity, model.identity); !mismatches.empty())
         return fail(Errc::bad_input, "{} was not made by the model {}: {}", state_name, model_path,
                     kv::to_text(mismatches, "the state", "the model"));
-    if (const auto mismatches = kv::compare(state.layer_shapes, model.layer_shapes); !mismatches.empty())
+    std::vector<kv::LayerShape> stored, needed;
+    for (std::size_t layer = 0; layer < state.identity.n_layers; ++layer) {
+        stored.push_back(state.layer_shape(layer));
+        needed.push_back(model.layer_shapes.empty() ? kv::LayerShape{} : model.layer_shapes[layer]);
+        if (needed.back().takes(stored.back())) stored.back() = needed.back();
+    }
+    if (const auto mismatches = kv::compare(stored, needed); !mismatches.empty())
         return fail(Errc::bad_input, "{} stores other kinds of layers than the model {}: {}", state_name, model_path,
                     kv::to_text(mismatches, "the state", "the model"));
     return kv::check_whole(state, state_name);

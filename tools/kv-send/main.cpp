@@ -5,6 +5,7 @@
 #include "common/models.h"
 #include "common/sources.h"
 #include "common/tool.h"
+#include "plan.h"
 
 using namespace hetero;
 using namespace hetero::tool;
@@ -29,10 +30,17 @@ Status send(Tool& tool, const SendOptions& options) {
     const bool dry_run = options.transfer.dry_run;
     if (options.output.empty() && !dry_run) return fail(Errc::usage, "no output: give an endpoint with -o");
     HETERO_TRY(const Delivery delivery, read_delivery(tool.options(), options.delivery, options.output));
-    HETERO_TRY(const Endpoints endpoints, prepare_endpoints(tool, {options.input}, {options.output}, options.transfer,
-                                                            {options.delivery.plans, {}}));
-    const bool to_link = !endpoints.outputs.empty() && endpoints.outputs.front().kind == transport::EndpointKind::mpi;
-    if (delivery.converts() && !to_link) {
+    std::string output = options.output;
+    std::optional<transport::Endpoint> planned;
+    if (dry_run && !output.empty()) {
+        HETERO_TRY(planned, transport::parse_endpoint(output));
+        if (planned->kind == transport::EndpointKind::mpi) output.clear();  // MPI is not started for a plan
+    }
+    HETERO_TRY(const Endpoints endpoints,
+               prepare_endpoints(tool, {options.input}, {output}, options.transfer, {options.delivery.plans, {}}));
+    const transport::Endpoint* to = endpoints.outputs.empty() ? nullptr : &endpoints.outputs.front();
+    if (planned) to = &*planned;
+    if (delivery.converts() && (to == nullptr || to->kind != transport::EndpointKind::mpi)) {
         return fail(Errc::usage, "--plan is for what goes to mpi:RANK; kv-quantize --plan stores a state");
     }
     HETERO_TRY(auto opened, open_source(tool, endpoints.inputs.front(), options.transfer.transport(tool), "send"));
@@ -41,15 +49,15 @@ Status send(Tool& tool, const SendOptions& options) {
     if (!dry_run) {
         HETERO_TRY(sink, transport::open_sink(endpoints.outputs.front(), options.transfer.transport(tool)));
     }
-    const transport::Endpoint to = dry_run ? transport::Endpoint{} : endpoints.outputs.front();
-    HETERO_TRY(const Delivered delivered, deliver(tool, delivery, *source, *sink, to, options.threads));
+    HETERO_TRY(const Delivered delivered,
+               deliver(tool, delivery, *source, *sink, dry_run ? transport::Endpoint{} : *to, options.threads));
     const double seconds = opened.seconds + delivered.seconds;
 
     const std::uint64_t bytes = delivered.header.payload_bytes();
     const double rate = static_cast<double>(bytes) / seconds / 1e9;
     Json& report = tool.report();
     report["from"] = transport::to_string(endpoints.inputs.front());
-    report["to"] = endpoints.outputs.empty() ? Json(nullptr) : Json(transport::to_string(endpoints.outputs.front()));
+    report["to"] = options.output.empty() ? Json(nullptr) : Json(options.output);
     if (dry_run) report["dry_run"] = true;
     report["sequences"] = source->header().sequences.size();
     report["bytes"] = bytes;
@@ -63,6 +71,7 @@ Status send(Tool& tool, const SendOptions& options) {
     report["latency_us_p50"] = link.value("latency_us", Json());
     report["latency_us_p99"] = nullptr;
     if (dry_run) {
+        HETERO_CHECK(plan(tool, endpoints.inputs.front(), delivered.header, planned));
         tool.note("dry run: {} bytes", bytes);
         return {};
     }
@@ -85,7 +94,7 @@ int main(int argc, char** argv) {
     table.heading("Transfer");
     add_delivery_options(table, options.delivery);
     add_thread_option(table, &options.threads);
-    add_dry_run_option(table, options.transfer, "read and check the state, move nothing");
+    add_dry_run_option(table, options.transfer, "read and check the state, print what would be sent, move nothing");
     add_transfer_options(table, options.transfer);
     table.heading("Measurement");
     table.text("--bench", "mpi:RANK", &options.bench_peer,

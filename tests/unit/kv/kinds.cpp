@@ -422,3 +422,23 @@ TEST_CASE("states of different kinds: not comparable where they store different 
     CHECK(result->mismatches[0].right == "gqa");
     CHECK(result->max_abs == 0);
 }
+
+TEST_CASE("a window is filled from itself or from all tokens, and goes back as far as it reaches") {
+    const kv::LayerShape all{}, window{kv::LayerKind::swa, 4}, other{kv::LayerKind::swa, 5},
+        latent{kv::LayerKind::mla, 0};
+    CHECK(window.takes(window));
+    CHECK(window.takes(all));
+    CHECK_FALSE(window.takes(other));
+    CHECK_FALSE(window.takes(latent));
+    CHECK_FALSE(all.takes(window));
+    CHECK(latent.takes(latent));
+    CHECK_FALSE(latent.takes(all));
+    // Of 10 tokens 6 to 9 are held: the query at 9 sees 6 to 9, that at 8 would need 5.
+    CHECK(window.first_token(10) == 6);
+    CHECK(window.can_go_back(6, 10));
+    CHECK(window.can_go_back(6, 9));
+    CHECK_FALSE(window.can_go_back(6, 8));
+    CHECK_FALSE(window.can_go_back(6, 0));
+    CHECK(window.can_go_back(0, 0));
+    CHECK(all.can_go_back(0, 3));
+}

@@ -72,26 +72,59 @@ void gigabytes(benchmark::State& state, double bytes) {
         benchmark::Counter(bytes * 1e-9 * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
 }
 
-// FLOP/s of the fastest unit for bf16, measured once.
+// The best of 20 rounds of what `round` counts, per second.
+template <class Round>
+double best_rate(Round round) {
+    double best = 0;
+    for (int i = 0; i < 20; ++i) {
+        const auto start = std::chrono::steady_clock::now();
+        const double work = round();
+        best = std::max(best, work / std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    }
+    return best;
+}
+
+// The machine's roofs, each measured once, in this run: of the fastest unit that this backend may use.
+bool has_matrix_unit() { return std::strcmp(ops().name, "amx") == 0; }
 double bf16_roof() {
+    static const double roof = std::max(best_rate([] { return hetero::bench::bf16_rounds(1, 100000); }),
+                                        best_rate([] { return hetero::bench::bf16_rounds(2, 100000); }));
+    return roof;
+}
+double int8_roof() {
+    static const double roof = best_rate([] { return hetero::bench::int8_rounds(has_matrix_unit() ? 2 : 1, 100000); });
+    return roof;
+}
+double f32_roof() {
+    static const double roof = std::max(best_rate([] { return hetero::bench::fma_rounds(8, 100000); }),
+                                        best_rate([] { return hetero::bench::fma_rounds(16, 100000); }));
+    return roof;
+}
+double read_roof() {
     static const double roof = [] {
-        double best = 0;
-        for (int i = 0; i < 20; ++i)
-            for (const int unit : {1, 2}) {
-                const auto start = std::chrono::steady_clock::now();
-                const double flop = hetero::bench::bf16_rounds(unit, 100000);
-                best = std::max(best,
-                                flop / std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-            }
-        return best;
+        const std::vector<char> buffer(std::size_t{256} << 20, 1);
+        return best_rate([&] {
+            hetero::bench::read_bytes(buffer.data(), buffer.size());
+            return static_cast<double>(buffer.size());
+        });
     }();
     return roof;
 }
+// Percent of a roof. A rate: printed with "/s".
+void percent_of_roof(benchmark::State& state, double work, double roof) {
+    if (roof <= 0) return;
+    state.counters["%roof"] =
+        benchmark::Counter(100 * work / roof * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
+}
 void of_roof(benchmark::State& state, double flop, double roof) {
     gflops(state, flop);
-    state.counters["of_roof"] =
-        benchmark::Counter(flop / roof * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
+    percent_of_roof(state, flop, roof);
 }
+void of_read_roof(benchmark::State& state, double bytes) {
+    gigabytes(state, bytes);
+    percent_of_roof(state, bytes, read_roof());
+}
+constexpr double kBeyondCaches = 48e6;  // bytes: what is larger is read from memory, or from a cache that many share
 
 // ---- roofs
 
@@ -134,7 +167,7 @@ void gemm(benchmark::State& state, DType type, std::size_t rows, std::size_t col
     std::vector<float> y(tokens * rows);
     for (auto _ : state)
         ops().gemm(type, w.data(), dtype_bytes(type, cols), 0, rows, cols, x.data(), cols, tokens, y.data(), rows);
-    gflops(state, 2.0 * static_cast<double>(rows * cols * tokens));
+    of_roof(state, 2.0 * static_cast<double>(rows * cols * tokens), f32_roof());
 }
 
 void gemv(benchmark::State& state, DType type, std::size_t rows, std::size_t cols) {
@@ -142,7 +175,10 @@ void gemv(benchmark::State& state, DType type, std::size_t rows, std::size_t col
     const auto x = ramp(cols);
     std::vector<float> y(rows);
     for (auto _ : state) ops().gemv(type, w.data(), dtype_bytes(type, cols), 0, rows, cols, x.data(), y.data());
-    gigabytes(state, static_cast<double>(w.size()));
+    const auto bytes = static_cast<double>(w.size());
+    bytes > kBeyondCaches ? of_read_roof(state, bytes)
+                          : of_roof(state, 2.0 * static_cast<double>(rows * cols), f32_roof());
+    gigabytes(state, bytes);
 }
 
 // Weights packed beforehand, activations quantized beforehand.
@@ -158,8 +194,11 @@ void packed_gemm(benchmark::State& state, DType type, std::size_t rows, std::siz
     std::vector<float> y(tokens * rows);
     for (auto _ : state)
         ops().packed_gemm(packing, packed.data(), 0, rows, cols, q.data(), tokens, false, y.data(), rows);
-    gigaops(state, 2.0 * static_cast<double>(rows * cols * tokens));
-    gigabytes(state, static_cast<double>(packed.size()));
+    const double op = 2.0 * static_cast<double>(rows * cols * tokens);
+    const auto bytes = static_cast<double>(packed.size());
+    bytes > kBeyondCaches ? of_read_roof(state, bytes) : percent_of_roof(state, op, int8_roof());
+    gigaops(state, op);
+    gigabytes(state, bytes);
 }
 
 // Weights packed and activations rounded beforehand; the weights' expansion is a part of it.
@@ -269,7 +308,7 @@ void attention(benchmark::State& state, DType type, bool tiles) {
     for (auto _ : state) run(args);
     const double pairs =
         static_cast<double>(queries) * (static_cast<double>(keys - queries) + (static_cast<double>(queries) + 1) / 2);
-    gflops(state, 4.0 * kDim * pairs);
+    of_roof(state, 4.0 * kDim * pairs, tiles && tile_ops() != nullptr ? bf16_roof() : f32_roof());
     gigabytes(state, static_cast<double>(k.size() + v.size()));
 }
 
@@ -340,7 +379,8 @@ void decode_attention(benchmark::State& state, const KvFormat& format) {
     // A scale in 2 bytes for each group, with a zero twice that.
     const std::size_t k_scales = !codes ? 0 : format.k_group_tokens != 0 ? 2 * kDim * 2 : half ? 2 * 64 * 2 : 64;
     const std::size_t v_scales = !codes ? 0 : 64 * (kDim / format.v_group) * (format.zeros ? 2 : 1);
-    gigabytes(state, static_cast<double>(heads * pages * (2 * 64 * row + 2 * (k_scales + v_scales))));
+    const auto bytes = static_cast<double>(heads * pages * (2 * 64 * row + 2 * (k_scales + v_scales)));
+    bytes > kBeyondCaches ? of_read_roof(state, bytes) : gigabytes(state, bytes);
 }
 
 // ---- the rest, on 64 Ki values that stay in the L2 cache

@@ -1,12 +1,18 @@
 #include "base/threads.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <chrono>
 #include <cstdint>
 #include <exception>
 #include <thread>
 #include <vector>
 
+#include "base/crew.h"
 #include "base/limits.h"
 #include "base/log.h"
 
@@ -16,6 +22,9 @@ namespace {
 // Waiting threads spin this long before they sleep: decode steps follow each other within microseconds, but a core that
 // a neighbour could use must not be burnt.
 constexpr std::chrono::microseconds spin_time{30};
+// A worker that had no core for so long has lost it to someone who computes, too.
+constexpr std::chrono::microseconds stall_time{300};
+constexpr std::size_t most_watched = 256;  // workers: each takes a file descriptor
 
 inline void cpu_relax() noexcept {
 #if defined(__x86_64__)
@@ -25,17 +34,45 @@ inline void cpu_relax() noexcept {
 #endif
 }
 
-// Spins until done() or the time is over.
+// Spins until done() or the time is over; says whether it is done.
 template <class Done>
-void spin_until(const Done& done) {
+bool spin_until(const Done& done) {
     const auto start = std::chrono::steady_clock::now();
     do {
         for (int i = 0; i < 16; ++i) {
-            if (done()) return;
+            if (done()) return true;
             cpu_relax();
         }
     } while (std::chrono::steady_clock::now() - start < spin_time);
+    return false;
 }
+
+// How long a thread has waited for a core although it could have run: the second number of its schedstat in proc(5).
+class CoreWait {
+public:
+    CoreWait() = default;
+    ~CoreWait() {
+        if (const int fd = fd_; fd >= 0) ::close(fd);
+    }
+    CoreWait(const CoreWait&) = delete;
+    CoreWait& operator=(const CoreWait&) = delete;
+
+    void open() noexcept { fd_ = ::open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC); }  // of this thread
+
+    // 0 where the system does not tell.
+    [[nodiscard]] std::chrono::nanoseconds read() const noexcept {
+        char text[64];
+        const int fd = fd_;
+        const ssize_t n = fd < 0 ? 0 : ::pread(fd, text, sizeof text, 0);
+        const char *end = text + (n > 0 ? n : 0), *second = std::find(static_cast<const char*>(text), end, ' ');
+        std::int64_t waited_ns = 0;
+        if (second != end) std::from_chars(second + 1, end, waited_ns);
+        return std::chrono::nanoseconds(waited_ns);
+    }
+
+private:
+    std::atomic<int> fd_{-1};  // opened by one thread, read by another
+};
 
 }  // namespace
 
@@ -46,13 +83,23 @@ int default_thread_count() { return read_system_limits().threads(); }
 // worker that has no core just now (a neighbour has it) is not waited for: it will find the generation closed. None is
 // inside take_tasks when the fields are written again.
 struct ThreadPool::Impl {
-    static constexpr std::uint64_t closed = std::uint64_t{1} << 32;  // below it: how many workers have entered
+    static constexpr std::uint32_t closed = std::uint32_t{1} << 31;  // below it: how many workers may still enter
 
-    std::vector<std::thread> workers;
+    struct alignas(64) Worker {
+        std::atomic<bool> inside{false};  // the generation
+        CoreWait core_wait;
+        std::chrono::nanoseconds waited_before{-1};  // of the caller; -1: it is not watched
+    };
+
+    explicit Impl(std::size_t n) : workers(n), crew(static_cast<int>(n)) {}
+
+    std::vector<std::thread> threads;
+    std::vector<Worker> workers;
+    Crew crew;  // of the caller
     const FunctionRef<void(std::size_t, int)>* body = nullptr;
     std::size_t tasks = 0;
     std::atomic<std::size_t> next{0};
-    std::atomic<std::uint64_t> door{closed};
+    std::atomic<std::uint32_t> door{closed};
     std::atomic<std::uint32_t> generation{0};  // may wrap around: workers only ask whether it changed
     std::atomic<std::uint32_t> finished{0};    // of those who have entered
     std::atomic<bool> stopping{false};         // set before the last generation
@@ -66,9 +113,9 @@ struct ThreadPool::Impl {
     }
 
     bool enter() {
-        std::uint64_t state = door.load(std::memory_order_acquire);
-        while ((state & closed) == 0) {
-            if (door.compare_exchange_weak(state, state + 1, std::memory_order_acq_rel)) return true;
+        std::uint32_t state = door.load(std::memory_order_acquire);
+        while (state != 0 && (state & closed) == 0) {
+            if (door.compare_exchange_weak(state, state - 1, std::memory_order_acq_rel)) return true;
         }
         return false;
     }
@@ -79,56 +126,83 @@ struct ThreadPool::Impl {
         generation.notify_all();
     }
 
-    void worker_loop(int worker) {
+    void worker_loop(std::size_t index) {
+        Worker& self = workers[index];
+        if (index < most_watched) self.core_wait.open();
         for (std::uint32_t seen = 0;;) {
             spin_until([&] { return generation.load(std::memory_order_acquire) != seen; });
             generation.wait(seen);
             seen = generation.load();
             if (stopping) return;
             if (!enter()) continue;
-            take_tasks(worker);
+            self.inside.store(true, std::memory_order_relaxed);
+            take_tasks(static_cast<int>(index) + 1);
+            self.inside.store(false, std::memory_order_relaxed);
             finished.fetch_add(1);
             finished.notify_one();
         }
     }
+
+    // Waits for so many workers. Returns how many of them had no core meanwhile.
+    int wait_for(std::uint32_t entered) {
+        if (spin_until([&] { return finished.load(std::memory_order_acquire) == entered; })) return 0;
+        for (Worker& worker : workers) {
+            const bool inside = worker.inside.load(std::memory_order_relaxed);
+            worker.waited_before = inside ? worker.core_wait.read() : std::chrono::nanoseconds(-1);
+        }
+        const Crew::Clock::time_point start = Crew::Clock::now();
+        for (std::uint32_t now = finished.load(); now != entered; now = finished.load()) finished.wait(now);
+        if (Crew::Clock::now() - start < stall_time) return 0;
+        int stalled = 0;
+        for (const Worker& worker : workers) {
+            if (worker.waited_before.count() < 0) continue;
+            if (worker.core_wait.read() - worker.waited_before >= stall_time) ++stalled;
+        }
+        return stalled;
+    }
 };
 
-ThreadPool::ThreadPool(int threads) : impl_(std::make_unique<Impl>()), size_(1) {
+ThreadPool::ThreadPool(int threads) : size_(1) {
     if (threads <= 0) threads = default_thread_count();
-    for (int worker = 1; worker < threads; ++worker) {
+    impl_ = std::make_unique<Impl>(static_cast<std::size_t>(threads - 1));
+    for (std::size_t worker = 0; worker < impl_->workers.size(); ++worker) {
         try {
-            impl_->workers.emplace_back([impl = impl_.get(), worker] { impl->worker_loop(worker); });
+            impl_->threads.emplace_back([impl = impl_.get(), worker] { impl->worker_loop(worker); });
         } catch (const std::exception& error) {  // a limit of the user or the cgroup on processes
             log::warn("{} threads asked for, going on with {}: {}", threads, size_, error.what());
             break;
         }
         ++size_;
     }
+    impl_->crew = Crew(size_ - 1);
 }
 
 ThreadPool::~ThreadPool() {
     impl_->stopping = true;
     impl_->announce();
-    for (std::thread& worker : impl_->workers) worker.join();
+    for (std::thread& thread : impl_->threads) thread.join();
 }
 
 void ThreadPool::parallel_for(std::size_t tasks, FunctionRef<void(std::size_t, int)> body) {
-    if (size_ == 1 || tasks <= 1) {
+    Crew& crew = impl_->crew;
+    const int asked = crew.is_whole() ? crew.asked() : crew.asked(Crew::Clock::now());
+    if (asked == 0 || tasks <= 1) {
         for (std::size_t task = 0; task < tasks; ++task) body(task, 0);
         return;
     }
     ++meetings_;
+    const auto places = static_cast<std::uint32_t>(asked);
     impl_->body = &body;
     impl_->tasks = tasks;
     impl_->next.store(0, std::memory_order_relaxed);
     impl_->finished.store(0, std::memory_order_relaxed);
-    impl_->door.store(0, std::memory_order_release);
+    impl_->door.store(places, std::memory_order_release);
     impl_->announce();
     impl_->take_tasks(0);
-    const auto entered = static_cast<std::uint32_t>(impl_->door.fetch_or(Impl::closed, std::memory_order_acq_rel));
-    spin_until([&] { return impl_->finished.load(std::memory_order_acquire) == entered; });
-    for (std::uint32_t now = impl_->finished.load(); now != entered; now = impl_->finished.load()) {
-        impl_->finished.wait(now);
+    const std::uint32_t left = impl_->door.fetch_or(Impl::closed, std::memory_order_acq_rel);
+    if (const int stalled = impl_->wait_for(places - left); stalled != 0) {
+        stalls_ += static_cast<std::uint64_t>(stalled);
+        crew.lost(stalled, Crew::Clock::now());
     }
 }
 

@@ -31,12 +31,15 @@ public:
 
     // How many loops the threads have met for: those of one task, or of one thread, are none.
     [[nodiscard]] std::uint64_t meetings() const noexcept { return meetings_; }
+    // How many times a worker had no core while a loop waited for it (Linux; else not known). The pool does without
+    // such workers for a while (crew.h).
+    [[nodiscard]] std::uint64_t stalls() const noexcept { return stalls_; }
 
 private:
     struct Impl;
     std::unique_ptr<Impl> impl_;
     int size_;
-    std::uint64_t meetings_ = 0;
+    std::uint64_t meetings_ = 0, stalls_ = 0;
 };
 
 }  // namespace hetero

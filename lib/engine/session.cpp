@@ -511,8 +511,8 @@ bool Session::can_truncate(std::uint64_t n_tokens) const noexcept {
     if (n_tokens == 0 || n_tokens >= impl_->position) return true;
     // What the query at n_tokens sees must be there.
     for (std::size_t layer = 0; layer < impl_->first_held.size(); ++layer) {
-        const std::uint64_t first = impl_->first_held[layer], window = impl_->model->program.kv[layer].window;
-        if (first != 0 && n_tokens + 1 < first + window) return false;
+        const kv::LayerShape shape = layer_shape(impl_->model->program.kv[layer]);
+        if (!shape.can_go_back(impl_->first_held[layer], n_tokens)) return false;
     }
     return true;
 }

@@ -63,9 +63,9 @@ Status Slots::assign(const model::MoeAdd& moe, std::span<const std::uint64_t> po
         const std::span<float> work(work_.data() + token * 2 * experts, 2 * experts);
         if (route(moe.rule, moe.selection_bias.values, scores, work, {routed_.data() + token * top_k_, top_k_})) return;
         const auto odd = std::find_if_not(scores.begin(), scores.end(), [](float x) { return std::isfinite(x); });
-        errors.note(token,
-                    Error{Errc::bad_input, fmt::format("{}: the score of token {} for expert {} is {}", moe.router.name,
-                                                       positions[token], odd - scores.begin(), *odd)});
+        errors.note(token, Error{Errc::bad_input, fmt::format("{}: the score of token {} for expert {} is {}",
+                                                              moe.router.name, positions[token], odd - scores.begin(),
+                                                              std::isnan(*odd) ? "NaN" : "infinite")});
     });
     HETERO_CHECK(errors.status());
 

@@ -44,11 +44,13 @@ Status check_output_path(const std::string& path, Overwrite overwrite) {
     return {};
 }
 
-Result<AtomicFile> AtomicFile::create(const std::string& path, Overwrite overwrite, unsigned mode) {
+Result<AtomicFile> AtomicFile::create(const std::string& path, Overwrite overwrite, unsigned mode,
+                                      const std::string& shown) {
     HETERO_TRY(const SplitPath target, split_path(path));
     HETERO_CHECK(check_target(path, overwrite));
     AtomicFile file;
     file.path_ = path;
+    file.shown_ = shown.empty() ? path : shown;
     file.overwrite_ = overwrite;
     constexpr int attempts = 16;
     int error = EEXIST;
@@ -62,13 +64,14 @@ Result<AtomicFile> AtomicFile::create(const std::string& path, Overwrite overwri
         std::exchange(file.registration_, nullptr)->release(false);
     }
     file.temporary_.clear();
-    return cannot_write(path, target, error);
+    return cannot_write(file.shown_, target, error);
 }
 
 AtomicFile::~AtomicFile() { discard(); }
 
 AtomicFile::AtomicFile(AtomicFile&& other) noexcept
     : path_(std::move(other.path_)),
+      shown_(std::move(other.shown_)),
       temporary_(std::move(other.temporary_)),
       overwrite_(other.overwrite_),
       fd_(std::exchange(other.fd_, -1)),
@@ -78,6 +81,7 @@ AtomicFile& AtomicFile::operator=(AtomicFile&& other) noexcept {
     if (this == &other) return *this;
     discard();
     path_ = std::move(other.path_);
+    shown_ = std::move(other.shown_);
     temporary_ = std::move(other.temporary_);
     overwrite_ = other.overwrite_;
     fd_ = std::exchange(other.fd_, -1);
@@ -91,23 +95,23 @@ void AtomicFile::discard() noexcept {
 }
 
 Status AtomicFile::write(std::span<const std::byte> bytes) {
-    if (fd_ < 0) return fail(Errc::internal, "{}: written after it was published", path_);
+    if (fd_ < 0) return fail(Errc::internal, "{}: written after it was published", shown_);
     constexpr std::size_t piece = 1U << 30;  // Linux writes at most 2 GiB at once
     while (!bytes.empty()) {
         const ssize_t n = ::write(fd_, bytes.data(), std::min(bytes.size(), piece));
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return fail(Errc::resource, "{}: cannot be written: {}", path_, errno_text(errno));
+        if (n < 0) return fail(Errc::resource, "{}: cannot be written: {}", shown_, errno_text(errno));
         bytes = bytes.subspan(static_cast<std::size_t>(n));
     }
     return {};
 }
 
 Status AtomicFile::write_at(std::uint64_t offset, std::span<const std::byte> bytes) {
-    if (fd_ < 0) return fail(Errc::internal, "{}: written after it was published", path_);
+    if (fd_ < 0) return fail(Errc::internal, "{}: written after it was published", shown_);
     while (!bytes.empty()) {
         const ssize_t n = ::pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return fail(Errc::resource, "{}: cannot be written: {}", path_, errno_text(errno));
+        if (n < 0) return fail(Errc::resource, "{}: cannot be written: {}", shown_, errno_text(errno));
         bytes = bytes.subspan(static_cast<std::size_t>(n));
         offset += static_cast<std::uint64_t>(n);
     }
@@ -117,9 +121,9 @@ Status AtomicFile::write_at(std::uint64_t offset, std::span<const std::byte> byt
 Status AtomicFile::give_name() {
     // Also flushes what was written through other descriptors. After a failure nothing is known of the data, so that a
     // second fsync would prove nothing.
-    if (::fsync(fd_) != 0) return fail(Errc::resource, "{}: cannot be written: {}", path_, errno_text(errno));
+    if (::fsync(fd_) != 0) return fail(Errc::resource, "{}: cannot be written: {}", shown_, errno_text(errno));
     if (::close(std::exchange(fd_, -1)) != 0 && errno != EINTR) {
-        return fail(Errc::resource, "{}: cannot be written: {}", path_, errno_text(errno));
+        return fail(Errc::resource, "{}: cannot be written: {}", shown_, errno_text(errno));
     }
     HETERO_CHECK(check_target(path_, overwrite_));
     const int error = overwrite_ == Overwrite::refuse ? rename_without_replacing(temporary_.c_str(), path_.c_str())
@@ -127,21 +131,21 @@ Status AtomicFile::give_name() {
                                                                          : errno;
     if (error == EEXIST) {
         return fail(Errc::bad_input,
-                    "{}: appeared while this output was being made, and is not overwritten (--force does)", path_);
+                    "{}: appeared while this output was being made, and is not overwritten (--force does)", shown_);
     }
-    if (error != 0) return fail(Errc::resource, "{}: cannot be given its name: {}", path_, errno_text(error));
+    if (error != 0) return fail(Errc::resource, "{}: cannot be given its name: {}", shown_, errno_text(error));
     return {};
 }
 
 Status AtomicFile::publish() {
-    if (fd_ < 0) return fail(Errc::internal, "{}: published twice", path_);
+    if (fd_ < 0) return fail(Errc::internal, "{}: published twice", shown_);
     if (Status named = give_name(); !named) {
         discard();
         return named;
     }
     std::exchange(registration_, nullptr)->release(false);
     HETERO_TRY(const SplitPath target, split_path(path_));
-    return sync_folder(target.folder, path_);
+    return sync_folder(target.folder, shown_);
 }
 
 }  // namespace hetero::io

@@ -31,7 +31,9 @@ public:
     // Creates `<dir>/.<name>.<16 random hex digits>.part` of this mode (umask can only narrow it). The name does not
     // come from the process id, so that writers in other PID namespaces or on other nodes do not meet. Errors as for
     // check_output_path.
-    static Result<AtomicFile> create(const std::string& path, Overwrite overwrite, unsigned mode = private_file);
+    // Messages name the file `shown`; by default its path.
+    static Result<AtomicFile> create(const std::string& path, Overwrite overwrite, unsigned mode = private_file,
+                                     const std::string& shown = {});
     ~AtomicFile();  // removes the temporary unless published
     AtomicFile(AtomicFile&& other) noexcept;
     AtomicFile& operator=(AtomicFile&& other) noexcept;
@@ -56,6 +58,7 @@ private:
     Status give_name();
     void discard() noexcept;
     std::string path_;
+    std::string shown_;
     std::string temporary_;
     Overwrite overwrite_ = Overwrite::refuse;
     int fd_ = -1;

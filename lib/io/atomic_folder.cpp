@@ -136,7 +136,7 @@ Result<AtomicFile> AtomicFolder::create_file(const std::string& name) {
     if (registration_ == nullptr) return fail(Errc::internal, "{}: added to after it was published", path_);
     const std::string path = temporary_ + "/" + name;
     files_.push_back(Temporary::take(path, false));  // for the time after the file has its name
-    return AtomicFile::create(path, Overwrite::refuse, shared_file);
+    return AtomicFile::create(path, Overwrite::refuse, shared_file, path_ + "/" + name);
 }
 
 Status AtomicFolder::write_file(const std::string& name, std::string_view text) {

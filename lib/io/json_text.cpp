@@ -4,6 +4,7 @@
 #include <new>
 
 #include "base/printable.h"
+#include "base/redact.h"
 
 namespace hetero::io {
 namespace {
@@ -41,6 +42,7 @@ Result<nlohmann::json> parse_json(std::string_view text, std::string_view what) 
     try {
         return nlohmann::json::parse(text.begin(), text.end());
     } catch (const nlohmann::json::exception& e) {
+        if (redacts()) return fail(Errc::bad_input, "{}: is not JSON", what);  // the reason quotes the text
         return fail(Errc::bad_input, "{}: is not JSON: {}", what, printable(e.what(), 200));
     } catch (const std::bad_alloc&) {
         return fail(Errc::resource, "{}: not enough memory for its {} bytes of JSON", what, text.size());

@@ -11,6 +11,7 @@
 #include <span>
 #include <utility>
 
+#include "base/redact.h"
 #include "kv/convert.h"
 
 namespace hetero::kv {
@@ -250,7 +251,7 @@ Status compare_tokens(const Header& a, const Paired& paired, std::vector<Mismatc
                         left.tokens.size(), right.tokens.size());
         const auto differs = [&](const std::string& field, std::int32_t x, std::int32_t y) {
             mismatches.push_back({a.sequences.size() == 1 ? field : fmt::format("sequence {}: {}", left.id, field),
-                                  fmt::format("{}", x), fmt::format("{}", y)});
+                                  private_token(x), private_token(y)});
         };
         const auto [l, r] = std::mismatch(left.tokens.begin(), left.tokens.end(), right.tokens.begin());
         if (l != left.tokens.end()) differs(fmt::format("tokens[{}]", l - left.tokens.begin()), *l, *r);
@@ -283,7 +284,8 @@ void compare_logits(const Header& a, const Paired& paired, Comparison& compariso
                 std::max(comparison.logits_max_abs_dp, std::abs(std::exp(x - left_norm) - std::exp(y - right_norm)));
             if (std::abs(x - y) <= comparison.logits_max_abs) continue;
             comparison.logits_max_abs = std::abs(x - y);
-            comparison.logits_worst = fmt::format("sequence {}, token {}", a.sequences[i].id, token);
+            comparison.logits_worst =
+                fmt::format("sequence {}, token {}", a.sequences[i].id, private_token(static_cast<long long>(token)));
         }
     }
 }

@@ -5,6 +5,9 @@
 #include <new>
 #include <utility>
 
+#include "base/printable.h"
+#include "base/redact.h"
+
 namespace hetero::kv {
 namespace {
 
@@ -82,6 +85,18 @@ Status check_belongs(const Source& first, const Source& other) {
     const auto differs = [&](std::string field, const auto& left, const auto& right) {
         if (left != right) mismatches.push_back({std::move(field), fmt::format("{}", left), fmt::format("{}", right)});
     };
+    const auto differs_privately = [&](std::string field, std::int32_t left, std::int32_t right) {
+        if (left != right) mismatches.push_back({std::move(field), private_token(left), private_token(right)});
+    };
+    const auto same_entry = [](const ProvenanceEntry& x, const ProvenanceEntry& y) {
+        return x.tool == y.tool && x.version == y.version && x.what == y.what;
+    };
+    if (!std::equal(a.provenance.begin(), a.provenance.end(), b.provenance.begin(), b.provenance.end(), same_entry)) {
+        const auto last = [](const Header& header) {
+            return header.provenance.empty() ? std::string("nothing") : printable(header.provenance.back().what);
+        };
+        mismatches.push_back({"history (they are of different runs)", last(a), last(b)});
+    }
     differs("tp_size", a.shard.tp_size, b.shard.tp_size);
     differs("number of sequences", a.sequences.size(), b.sequences.size());
     for (std::size_t s = 0; s < std::min(a.sequences.size(), b.sequences.size()); ++s) {
@@ -89,11 +104,11 @@ Status check_belongs(const Source& first, const Source& other) {
         const auto field = [&](std::string_view what) { return fmt::format("{} of sequence {}", what, s); };
         differs(field("id"), x.id, y.id);
         differs(field("number of tokens"), x.tokens.size(), y.tokens.size());
-        differs(field("pending_token"), x.pending_token, y.pending_token);
+        differs_privately(field("pending_token"), x.pending_token, y.pending_token);
         differs(field("special_parsed"), x.special_parsed, y.special_parsed);
         if (x.tokens.size() != y.tokens.size()) continue;
         const auto [l, r] = std::mismatch(x.tokens.begin(), x.tokens.end(), y.tokens.begin());
-        if (l != x.tokens.end()) differs(field(fmt::format("tokens[{}]", l - x.tokens.begin())), *l, *r);
+        if (l != x.tokens.end()) differs_privately(field(fmt::format("tokens[{}]", l - x.tokens.begin())), *l, *r);
     }
     if (mismatches.empty()) {  // as many layers on both sides
         for (const PartId id : {PartId::k, PartId::v})

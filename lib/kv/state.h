@@ -109,6 +109,10 @@ struct LayerShape {
     [[nodiscard]] std::uint64_t first_token(std::uint64_t n_tokens) const noexcept {
         return kind == LayerKind::swa && n_tokens > window ? n_tokens - window : 0;
     }
+    // Whether a cache that holds tokens from `first` on can go back to `n_tokens`: what the next query sees is there.
+    [[nodiscard]] bool can_go_back(std::uint64_t first, std::uint64_t n_tokens) const noexcept {
+        return first == 0 || n_tokens + 1 >= first + window;
+    }
     [[nodiscard]] std::uint64_t stored_tokens(std::uint64_t n_tokens) const noexcept {
         return n_tokens - first_token(n_tokens);
     }

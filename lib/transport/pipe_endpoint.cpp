@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "transport/pipe.h"
 #include "transport/registry.h"
@@ -25,9 +26,15 @@ Status prepare_pipe(const std::vector<Endpoint>& inputs, const std::vector<Endpo
                     std::max(inputs.size(), outputs.size()));
     if (!inputs.empty() && ::isatty(STDIN_FILENO) != 0)
         return fail(Errc::usage, "-: stdin is a terminal; pipe a KV state into it, or name a file");
-    if (!outputs.empty() && ::isatty(STDOUT_FILENO) != 0)
+    if (!outputs.empty() && ::isatty(STDOUT_FILENO) != 0) {
+        // Open MPI gives a rank a pseudo-terminal, whatever its own output is.
+        if (std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr)
+            return fail(Errc::usage,
+                        "-: stdout of a rank goes through mpirun, which is slow and changes bytes; use mpi:RANK or -o "
+                        "FILE");
         return fail(Errc::usage,
                     "-: stdout is a terminal; a KV state is binary: pipe it into a command or use -o FILE");
+    }
     return {};
 }
 

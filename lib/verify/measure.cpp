@@ -19,11 +19,12 @@ constexpr std::uint32_t resamples = 1000;
 constexpr std::uint64_t most_attention_steps = 64;  // of a sequence, spread evenly: their queries are enough
 
 Result<std::unique_ptr<Session>> make_session(const std::shared_ptr<const model::Model>& model,
-                                              const kv::Header& header, const Options& options,
+                                              const engine::KvStorage& storage, const Options& options,
                                               std::uint64_t capacity) {
     engine::Options engine_options;
     engine_options.threads = options.threads;
-    engine_options.kv_dtype = kv::source_dtype(header);
+    engine_options.kv_dtype = storage.dtype;
+    engine_options.kv_codecs = storage.codecs;
     engine_options.precision = options.precision;
     engine_options.chunk_tokens = block_tokens;
     return Session::create(model, engine_options, capacity);
@@ -83,7 +84,7 @@ public:
                         sequence.tokens.size(), options_.steps, model_->config.context_length);
         }
         reference_ = {&reference, number_};
-        HETERO_TRY(session_, make_session(model_, reference.header, options_, capacity));
+        HETERO_TRY(session_, make_session(model_, kv::source_dtype(reference.header), options_, capacity));
         HETERO_CHECK(import_sequence(*session_, reference_));
         if (options_.forced.empty()) {
             HETERO_TRY(fed_, continuation(*session_, reference_, options_.steps));
@@ -102,8 +103,11 @@ public:
                             sequence.tokens.size(), found->tokens.size());
             }
             candidates_.push_back({candidate, static_cast<std::size_t>(found - sequences.begin())});
-            HETERO_TRY(auto session, make_session(model_, candidate->header, options_, capacity));
+            const engine::KvStorage storage =
+                options_.resident ? *options_.resident : engine::KvStorage(kv::source_dtype(candidate->header));
+            HETERO_TRY(auto session, make_session(model_, storage, options_, capacity));
             HETERO_CHECK(import_sequence(*session, candidates_.back()));
+            if (storage.codecs) HETERO_CHECK(look_at_codes(*session));
             sessions_.push_back(std::move(session));
         }
         for (Report& report : reports_) report.fed.push_back(fed_);
@@ -123,6 +127,21 @@ public:
     }
 
 private:
+    // What the last candidate's session holds, in place of the state it came from.
+    Status look_at_codes(const Session& session) {
+        const Stored from = candidates_.back();
+        auto held = std::make_unique<kv::State>();
+        held->header = from.state->header;
+        held->header.sequences = {from.state->header.sequences[from.sequence]};
+        for (const kv::PartId part : {kv::PartId::k, kv::PartId::v}) {
+            held->header.schemes(part).assign(held->header.identity.n_layers, session.kv_scheme(part));
+        }
+        HETERO_TRY(held->layers.emplace_back(), engine::export_layers(session));
+        candidates_.back() = {held.get(), 0};
+        held_.push_back(std::move(held));
+        return {};
+    }
+
     void watch() {
         const std::uint64_t every = (fed_.size() + most_attention_steps - 1) / most_attention_steps;
         sums_.resize(model_->program.kv.size());
@@ -162,7 +181,9 @@ private:
     // In f32 a chunk gives what decoding gives, up to rounding, and is faster; fast products of the two differ by more.
     Status feed(Session& session, std::span<const TokenId> tokens,
                 const std::function<Status(std::span<const float>)>& on_logits) const {
-        if (options_.precision == engine::Precision::precise) {
+        // Tokens of a chunk see each other before they are codes.
+        const bool codes = &session != session_.get() && options_.resident && options_.resident->codecs;
+        if (options_.precision == engine::Precision::precise && !codes) {
             return session.prefill(tokens, engine::Logits::all,
                                    [&](std::uint64_t, std::span<const float> logits) { return on_logits(logits); });
         }
@@ -230,6 +251,7 @@ private:
     std::span<Report> reports_;  // [candidate]
     Stored reference_;
     std::vector<Stored> candidates_;
+    std::vector<std::unique_ptr<const kv::State>> held_;  // of candidates that are looked at as codes
     std::unique_ptr<Session> session_;
     std::vector<std::unique_ptr<Session>> sessions_;  // [candidate]
     std::vector<TokenId> fed_;
@@ -368,7 +390,9 @@ Result<Control> measure_control(const std::shared_ptr<const model::Model>& model
         const auto full_state = std::make_shared<const kv::State>(std::move(full));
         const auto half_state = std::make_shared<const kv::State>(std::move(half));
         const kv::State* candidate = half_state.get();
-        HETERO_TRY(auto reports, measure(model, *full_state, {&candidate, 1}, options));
+        Options floats = options;
+        floats.resident.reset();
+        HETERO_TRY(auto reports, measure(model, *full_state, {&candidate, 1}, floats));
         Control control;
         control.report = std::move(reports.front());
         const auto a = kv::memory_source(full_state, "f32"), b = kv::memory_source(half_state, "f16");

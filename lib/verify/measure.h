@@ -6,12 +6,14 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
 #include "base/statistics.h"
+#include "engine/kv_format.h"
 #include "engine/session.h"
 #include "kv/compare.h"
 #include "kv/stream.h"
@@ -26,6 +28,9 @@ struct Options {
     // costs decoding it once more. Report::fed can be given here for the next candidates.
     std::vector<std::vector<TokenId>> forced;
     engine::Precision precision = engine::Precision::precise;
+    // How the sessions of the candidates keep K and V, of the stored tokens and of those that are fed: codes (then the
+    // attention error is that of the codes, too). Nothing: in the type that the state's numbers came from.
+    std::optional<engine::KvStorage> resident;
     int threads = 0;                                                           // 0: default_thread_count()
     std::uint64_t seed = 1;                                                    // of the draws that intervals come from
     std::function<void(std::uint64_t done, std::uint64_t total)> on_progress;  // in tokens; may be empty
@@ -87,9 +92,10 @@ struct Report {
 };
 
 // One report for each candidate; the reference is run once for all of them, and all have a session at a time, its
-// cache in the type that the state's numbers came from. The states must have the same tokens, and the model's geometry
-// (kv::compare and the tokens are the caller's question). Errors: bad_input (a candidate lacks a sequence, states that
-// do not fit the model or the context, logits that are not finite: names sequence and step), resource, usage.
+// cache in the type that the state's numbers came from (but see Options::resident). The states must have the same
+// tokens, and the model's geometry (kv::compare and the tokens are the caller's question). Errors: bad_input (a
+// candidate lacks a sequence, states that do not fit the model or the context, logits that are not finite: names
+// sequence and step), resource, usage.
 Result<std::vector<Report>> measure(const std::shared_ptr<const model::Model>& model, const kv::State& reference,
                                     std::span<const kv::State* const> candidates, const Options& options);
 

@@ -187,6 +187,9 @@ folder=$HETERO_TESTDATA/golden/tiny/llama/bf16
   grep -q 'x.gguf: cannot be written' <<<"$stderr"
   run --separate-stderr bash -c "ulimit -f 64; hetero-convert '$folder' -o x --dtype f32"
   [ "$status" -eq 4 ]
+  # by the name that was asked for
+  grep -q ' x/model.safetensors: cannot be written' <<<"$stderr"
+  ! grep -q '\.part' <<<"$stderr"
   [ ! -e x.gguf ] && [ ! -e x ]
   no_temporaries
   # The output is complete, but has no name before the check is done.
@@ -206,4 +209,9 @@ folder=$HETERO_TESTDATA/golden/tiny/llama/bf16
     [ ! -e $out ]
     no_temporaries
   done
+}
+
+@test "a folder's files hold something" {
+  refuses 2 '--max-shard-size' hetero-convert "$tiny" -o x --dtype f32 --max-shard-size 0
+  [ ! -e x ]
 }

@@ -14,7 +14,7 @@ export LC_ALL=C
 # Settings of the caller's environment would change what the tools do.
 for name in $(compgen -e | grep '^HETERO_'); do
   case $name in
-    HETERO_BIN | HETERO_MAN | HETERO_TESTDATA | HETERO_CACHE | HETERO_SANITIZE) ;;
+    HETERO_BIN | HETERO_MAN | HETERO_TESTDATA | HETERO_CACHE | HETERO_SANITIZE | HETERO_PYTHON) ;;
     *) unset "$name" ;;
   esac
 done

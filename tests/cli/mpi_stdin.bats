@@ -36,3 +36,10 @@ setup() {
   [ "$count" -eq 3 ]
   [ -e out2.h5 ]
 }
+
+@test "a state through the stdout of a rank is refused for what it is" {
+  run mpirun --oversubscribe -n 1 hetero-prefill -m "$tiny" --tokens 5,6,7 -o - </dev/null
+  [ "$status" -ne 0 ]
+  grep -q 'stdout of a rank goes through mpirun' <<<"$output"
+  ! grep -q 'is a terminal' <<<"$output"
+}

@@ -185,3 +185,22 @@ value() { json_value "$2" <"$1"; }
   kv-verify low.h5 | grep -qF 'K int4:channel:g64:asym, 4 sinks, V int4:token:asym, 4 sinks,'
   [ "$(kv-verify q.h5 --json | json_value codec_k)" = '"int8:token"' ]
 }
+
+@test "--kv-dtype measures the codes that a decode keeps, and the reports say so" {
+  states
+  kv-verify a.h5 a.h5 -m "$tiny" --steps 24 --epsilon 1 --json >plain
+  [ "$(value plain max_abs_dp)" = 0.0 ]
+  [ "$(value plain kv_dtype)" = '"auto"' ]
+  kv-verify a.h5 a.h5 -m "$tiny" --steps 24 --kv-dtype int8 --epsilon 1 --json --junit int8.xml >int8
+  kv-verify a.h5 a.h5 -m "$tiny" --steps 24 --kv-dtype fp8_e4m3fn --epsilon 1 --json >fp8
+  [ "$(value fp8 kv_dtype)" = '"fp8_e4m3fn"' ]
+  # what is stored is equal, what is decoded is not: e4m3 less than int8
+  [ "$(value int8 max_abs)" = 0.0 ]
+  for key in max_abs_dp kl_mean attention_max_relative_l2; do
+    awk -v a="$(value int8 $key)" -v b="$(value fp8 $key)" 'BEGIN { exit !(a > 0 && b > 2 * a) }'
+  done
+  grep -q 'name="epsilon: .* (--kv-dtype int8)"' int8.xml
+  kv-verify a.h5 a.h5 -m "$tiny" --steps 24 --kv-dtype int8 --epsilon 1 | grep -q '^resident   B is decoded with its K and V kept as int8'
+  refuses 2 'probabilities need a model' kv-verify a.h5 a.h5 --kv-dtype int8 --epsilon 1
+  refuses 2 'comparing needs two states' kv-verify a.h5 --kv-dtype int8
+}

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <random>
 
+#include "base/redact.h"
 #include "common/sources.h"
 #include "kernels/api/ops.h"
 #include "kv/shard_files.h"
@@ -32,6 +34,10 @@ std::string options_text(const OptionTable& table) {
 Status compare_options(std::string_view own, std::string_view first, int rank) {
     while (!own.empty() && !first.empty()) {
         const std::string_view mine = own.substr(0, own.find('\n')), others = first.substr(0, first.find('\n'));
+        if (mine != others && redacts()) {
+            return fail(Errc::usage, "the ranks of a group take the same options: {} differs in rank {} of it",
+                        mine.substr(0, mine.find(' ')), rank);
+        }
         if (mine != others) {
             return fail(Errc::usage, "the ranks of a group take the same options: rank {} of it has {}, the first {}",
                         rank, mine.substr(0, 80), others.substr(0, 80));
@@ -57,6 +63,30 @@ std::string own_path(const transport::Endpoint& whole) {
 std::string_view text_of(const std::vector<std::byte>& bytes) {
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
+
+// Names a run: 16 hex digits.
+std::string random_id() {
+    std::random_device device;
+    return fmt::format("{:08x}{:08x}", device(), device());
+}
+
+// A shard becomes visible with those of the other ranks.
+class ShardSink final : public kv::Sink {
+public:
+    explicit ShardSink(std::unique_ptr<kv::Sink> own) : own_(std::move(own)) {}
+    Status begin(const kv::Header& header) override { return own_->begin(header); }
+    Status write_layer(const kv::Layer& layer) override { return own_->write_layer(layer); }
+    Status commit() override {
+        Communicator& group = transport::group();
+        HETERO_CHECK(group.agree({}));  // all have written their layers
+        return group.agree(own_->commit());
+    }
+    void abort(const Error& reason) noexcept override { own_->abort(reason); }
+    [[nodiscard]] const std::string& name() const noexcept override { return own_->name(); }
+
+private:
+    std::unique_ptr<kv::Sink> own_;
+};
 
 }  // namespace
 
@@ -116,17 +146,13 @@ Result<std::unique_ptr<kv::Sink>> GroupWriter::open(const transport::Endpoint& e
         return transport::open_sink(endpoint, options);
     }
     header.shard = session.shard();
+    HETERO_TRY(const std::string run, read_once([] { return Result<std::string>(random_id()); }));
+    if (!header.provenance.empty()) header.provenance.back().what += " shards=" + run;  // of one run, see merge_shards
     if (!group.is_root()) {
         for (kv::Sequence& sequence : header.sequences) sequence.logits.clear();  // the first rank has them
     }
-    return transport::open_sink({transport::EndpointKind::file, own_path(endpoint), -1}, options);
-}
-
-Status GroupWriter::commit(kv::Sink& sink) const {
-    if (!shards_) return sink.commit();
-    Communicator& group = transport::group();
-    HETERO_CHECK(group.agree({}));  // all have written their layers
-    return group.agree(sink.commit());
+    HETERO_TRY(auto own, transport::open_sink({transport::EndpointKind::file, own_path(endpoint), -1}, options));
+    return std::make_unique<ShardSink>(std::move(own));
 }
 
 void report_group(Tool& tool, const Communicator::Counters& before) {

@@ -34,12 +34,11 @@ public:
     }
     // Of all layers.
     Result<std::vector<kv::Layer>> layers(const engine::Session& session) const;
-    // To where; `header` becomes that of the state of all, or of this rank's shard.
+    // To where; `header` becomes that of the state of all, or of this rank's shard. Shards are committed on all ranks
+    // or on none, as far as that can be known before.
     Result<std::unique_ptr<kv::Sink>> open(const transport::Endpoint& endpoint,
                                            const transport::TransportOptions& options, const engine::Session& session,
                                            kv::Header& header) const;
-    // On all ranks or on none, as far as that can be known before.
-    Status commit(kv::Sink& sink) const;
 
 private:
     bool shards_;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/redact.h"
+
 namespace hetero::tool {
 
 std::size_t common_prefix(std::span<const engine::TokenId> a, std::span<const engine::TokenId> b) {
@@ -14,7 +16,7 @@ Status check_belongs(std::span<const engine::TokenId> held, std::span<const engi
     if (same < std::min(held.size(), wanted.size())) {
         return fail(Errc::bad_input,
                     "the state holds another prompt: at position {} it has token {}, the prompt has {}", same,
-                    held[same], wanted[same]);
+                    private_token(held[same]), private_token(wanted[same]));
     }
     if (wanted.empty()) return fail(Errc::bad_input, "prompt is empty");
     return {};
@@ -24,7 +26,8 @@ Status check_resumable(const kv::Header& header, std::size_t sequence, std::size
     const kv::Sequence& held = header.sequences[sequence];
     if (n_wanted >= held.tokens.size()) return {};
     for (std::uint32_t layer = 0; layer < header.identity.n_layers; ++layer) {
-        if (header.first_token(sequence, layer) == 0) continue;
+        // The last token of those wanted is computed again.
+        if (header.layer_shape(layer).can_go_back(header.first_token(sequence, layer), n_wanted - 1)) continue;
         return fail(Errc::bad_input,
                     "sequence {}: it cannot be cut to {} of its {} tokens: layer {}, {}, stores no token before {}; "
                     "prefill the shorter prompt",

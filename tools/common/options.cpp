@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
+#include "base/redact.h"
 #include "base/units.h"
 
 namespace hetero::tool {
@@ -205,7 +206,6 @@ Status OptionTable::parse(int argc, char** argv) {
     app.set_help_flag();  // help comes from the table
     app.allow_extras();
     std::vector<CLI::Option*> parsed;
-    std::vector<std::string_view> flags;
     for (const Option& option : options_) {
         if (option.argument.empty() && !option.positional) {
             parsed.push_back(app.add_flag(option.flags)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll));
@@ -215,9 +215,6 @@ Status OptionTable::parse(int argc, char** argv) {
                                  ->allow_extra_args(false)
                                  ->expected(1)
                                  ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll));
-        }
-        if (!option.positional) {
-            for (const std::string_view one : split(option.flags, ',')) flags.push_back(one);
         }
     }
     std::string problem;
@@ -241,19 +238,24 @@ Status OptionTable::parse(int argc, char** argv) {
             }
         }
     }
-    std::vector<std::string> extras = app.remaining();
-    std::erase(extras, "--");  // CLI11 follows it, and keeps it
-    if (problem.empty() && !extras.empty()) {
-        const std::string& extra = extras.front();
-        if (extra.starts_with("-") && extra.size() > 1) {
-            const std::string word = extra.substr(0, extra.find('='));
-            problem = fmt::format("unknown option {}; the nearest is {}", word, nearest_name(word, flags));
-        } else {
-            problem = fmt::format("unexpected argument '{}'", extra);
-        }
-    }
     if (!problem.empty()) return fail(Errc::usage, "{}", problem);
+    extras_ = app.remaining();
+    std::erase(extras_, "--");  // CLI11 follows it, and keeps it
     return {};
+}
+
+Status OptionTable::check_extras() const {
+    if (extras_.empty()) return {};
+    const std::string& extra = extras_.front();
+    if (redacts()) return fail(Errc::usage, "an argument of {} bytes that no option takes", extra.size());
+    if (!extra.starts_with("-") || extra.size() == 1) return fail(Errc::usage, "unexpected argument '{}'", extra);
+    std::vector<std::string_view> flags;
+    for (const Option& option : options_) {
+        if (option.positional) continue;
+        for (const std::string_view one : split(option.flags, ',')) flags.push_back(one);
+    }
+    const std::string word = extra.substr(0, extra.find('='));
+    return fail(Errc::usage, "unknown option {}; the nearest is {}", word, nearest_name(word, flags));
 }
 
 Status OptionTable::apply_settings(const std::string& path, std::string_view tool) {

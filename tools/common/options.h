@@ -67,6 +67,8 @@ public:
     // Command line only. --help, --version and --completion are honoured even where the rest is wrong, so the caller
     // looks at their values before it looks at the status.
     Status parse(int argc, char** argv);
+    // Arguments that no option takes. Apart from parse(), as a setting may say that they must not be quoted.
+    [[nodiscard]] Status check_extras() const;
     // Then, for settings that the command line left alone: environment, then the file (empty: none).
     Status apply_settings(const std::string& path, std::string_view tool);
     // Each setting with its origin, as TOML. After apply_settings().
@@ -79,6 +81,7 @@ private:
     Status assign(Option& option, std::string_view value, Origin origin, std::string_view where);
 
     std::vector<Option> options_;
+    std::vector<std::string> extras_;
     std::optional<Config> config_;
     std::string group_ = "Options";
 };

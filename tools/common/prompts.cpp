@@ -10,6 +10,7 @@
 #include <set>
 
 #include "base/printable.h"
+#include "base/redact.h"
 #include "base/units.h"
 #include "common/group.h"
 #include "common/kv_session.h"
@@ -119,7 +120,7 @@ Result<Prompt> prompt_of_line(const nlohmann::json& line, std::string id, const 
         } else if (key == "prompt" || key == "messages" || key == "tokens") {
             ++forms;
         } else {
-            return fail(Errc::bad_input, "unknown key '{}' (known: id, prompt, messages, tokens)", key);
+            return fail(Errc::bad_input, "unknown key '{}' (known: id, prompt, messages, tokens)", private_text(key));
         }
     }
     if (forms != 1) return fail(Errc::bad_input, "needs one of prompt, messages, tokens; has {}", forms);
@@ -143,7 +144,8 @@ Result<Prompt> prompt_of_line(const nlohmann::json& line, std::string id, const 
     std::vector<TokenId> tokens;
     for (const auto& token : line["tokens"]) {
         if (!token.is_number_integer() || token < 0 || token > std::numeric_limits<TokenId>::max()) {
-            return fail(Errc::bad_input, "'tokens' holds {}, which is no token id", printable(token.dump(), 40));
+            return fail(Errc::bad_input, "'tokens' holds {}, which is no token id",
+                        private_text(printable(token.dump(), 40)));
         }
         tokens.push_back(token.get<TokenId>());
     }
@@ -262,7 +264,7 @@ Result<std::vector<TokenId>> parse_token_list(const std::string& text) {
         const std::string word = list.substr(begin, end - begin);
         const auto id = parse_integer(word);
         if (!id || *id < 0 || *id > std::numeric_limits<TokenId>::max()) {
-            return fail(Errc::usage, "--tokens: '{}' is no token id", word.substr(0, 40));
+            return fail(Errc::usage, "--tokens: '{}' is no token id", private_text(word.substr(0, 40)));
         }
         tokens.push_back(static_cast<TokenId>(*id));
         begin = end;
@@ -281,7 +283,7 @@ Status check_tokens(const std::vector<TokenId>& tokens, const kv::Identity& iden
 Status check_vocabulary(const std::vector<TokenId>& tokens, const kv::Identity& identity) {
     for (std::size_t i = 0; i < tokens.size(); ++i) {
         if (tokens[i] < 0 || static_cast<std::uint32_t>(tokens[i]) >= identity.vocab_size) {
-            return fail(Errc::bad_input, "token {} is {}, outside the vocabulary of {}", i, tokens[i],
+            return fail(Errc::bad_input, "token {} is {}, outside the vocabulary of {}", i, private_token(tokens[i]),
                         identity.vocab_size);
         }
     }

@@ -5,6 +5,7 @@
 #include <exception>
 #include <new>
 
+#include "base/redact.h"
 #include "common/build_info.h"
 #include "common/process.h"
 #include "common/version.h"
@@ -38,6 +39,14 @@ void Tool::add_common_options() {
     table_.flag("--json", &json_, "print one JSON document on stdout");
     table_.text("--report", "FILE", &report_path_, "write that document to FILE").completion = Completion::file;
     table_.flag("--force", &force_, "replace output files that are there");
+    Option& redact =
+        table_.flag("--redact", &redact_, "keep prompts and generated text out of messages and reports: lengths only");
+    redact.setting = true;
+    redact.assign = [this, parse = redact.assign](std::string_view text) {
+        Status parsed = parse(text);
+        set_redaction(redact_);
+        return parsed;
+    };
     table_.flag("-q,--quiet", &quiet_, "print errors only");
     table_.flag("-v,--verbose", &verbose_, "print more");
     table_.choice("--progress", &progress_, {"auto", "always", "never"}, "show progress on stderr").setting = true;
@@ -59,6 +68,7 @@ Status Tool::prepare_run(int argc, char** argv, bool* done) {
     if (!completion_.empty()) return write_stdout(bash_completion(name_, table_));
     HETERO_CHECK(parsed);
     HETERO_CHECK(table_.apply_settings(config_path_, name_));
+    HETERO_CHECK(table_.check_extras());
     start_log(name_, log_format_ == "json" ? LogFormat::json : LogFormat::text, quiet_, verbose_);
     if (dump_config_) return write_stdout(table_.dump_settings());
     HETERO_CHECK(table_.check_required());

@@ -73,6 +73,7 @@ private:
     Json report_;
     bool report_complete_ = false, silent_ = false;
     bool json_ = false, quiet_ = false, verbose_ = false, show_progress_ = false, force_ = false;
+    bool redact_ = false;
     bool help_ = false, version_ = false, dump_config_ = false;
     std::string progress_ = "auto", log_format_ = "text";
     std::string report_path_, config_path_, completion_;

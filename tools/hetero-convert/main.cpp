@@ -33,5 +33,8 @@ int main(int argc, char** argv) {
     table.heading("Running");
     table.flag("--dry-run", &options.dry_run, "print what would be written and its bytes, and write nothing");
     add_thread_option(table, &options.threads);
-    return tool.run(argc, argv, [&] { return run_convert(tool, options); });
+    return tool.run(argc, argv, [&]() -> Status {
+        if (options.max_shard_bytes == 0) return fail(Errc::usage, "--max-shard-size: a file of 0 bytes holds nothing");
+        return run_convert(tool, options);
+    });
 }

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "base/clock.h"
+#include "base/redact.h"
 #include "base/statistics.h"
 #include "base/threads.h"
 #include "common/group.h"
@@ -31,9 +32,13 @@ Json describe(const std::string& id, std::size_t n_prompt, const engine::Generat
     Json entry = {{"id", id},
                   {"n_prompt_tokens", n_prompt},
                   {"n_tokens", generation.token_ids.size()},
-                  {"token_ids", generation.token_ids},
-                  {"text", text}};
-    if (text != generation.text) entry["bytes_hex"] = to_hex(generation.text);
+                  {"token_ids", redacts() ? Json(nullptr) : Json(generation.token_ids)},
+                  {"text", redacts() ? Json(nullptr) : Json(text)}};
+    if (redacts()) {
+        entry["text_bytes"] = generation.text.size();
+    } else if (text != generation.text) {
+        entry["bytes_hex"] = to_hex(generation.text);
+    }
     entry["finish_reason"] = engine::finish_reason_name(generation.reason);
     entry["ttft_ms"] = generation.token_ids.empty() ? Json(nullptr) : number(import_ms + generation.ttft_ms);
     Json& itl = entry["itl_ms"] = Json::array();
@@ -127,7 +132,7 @@ public:
                     HETERO_CHECK(sink->write_layer(layer));
                 }
             }
-            return writer_.commit(*sink);
+            return sink->commit();
         };
         Status status = write_layers();
         if (!status) sink->abort(status.error());

@@ -60,6 +60,7 @@ int main(int argc, char** argv) {
     table.heading("Output");
     table.text("-o,--output", "KV", &options.output, "the state: a file, - (stdout) or mpi:RANK").completion =
         Completion::file;
+    add_delivery_options(table, options.delivery);
     table.choice("--logits", &options.logits, {"none", "last", "all"},
                  "keep logits: of the last position in the state, of all in --logits-out");
     table.text("--logits-out", "FILE", &options.logits_out, "with --logits all: a NumPy file, float32 [token][vocab]")

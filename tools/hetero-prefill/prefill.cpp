@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/clock.h"
+#include "base/redact.h"
 #include "common/group.h"
 #include "common/kv_session.h"
 #include "common/progress.h"
@@ -60,7 +61,8 @@ Result<std::vector<Job>> plan_jobs(std::vector<Prompt> prompts, const kv::State*
         if (job.reused < std::min(have.size(), want.size())) {
             return fail(Errc::bad_input,
                         "{}: sequence {} differs from the prompt at position {}: token {} there, {} in the prompt",
-                        prefix_name, held[*job.prefix].id, job.reused, have[job.reused], want[job.reused]);
+                        prefix_name, held[*job.prefix].id, job.reused, private_token(have[job.reused]),
+                        private_token(want[job.reused]));
         }
     }
     return jobs;
@@ -73,10 +75,36 @@ Json describe(const std::vector<Job>& jobs) {
                         {"n_tokens", job.prompt.tokens.size()},
                         {"n_reused", job.reused},
                         {"special_parsed", job.prompt.special_parsed},
-                        {"token_ids", job.prompt.tokens}});
+                        {"token_ids", redacts() ? Json(nullptr) : Json(job.prompt.tokens)}});
     }
     return list;
 }
+
+// What was computed: the last sequence is in the session, those before it are in memory. Each layer is taken out once.
+class ComputedSource final : public kv::Source {
+public:
+    ComputedSource(const kv::Header& header, const engine::Session& session, const GroupWriter& writer,
+                   std::vector<std::vector<kv::Layer>> finished)
+        : header_(header), session_(session), writer_(writer), finished_(std::move(finished)) {}
+
+    [[nodiscard]] const kv::Header& header() const noexcept override { return header_; }
+    [[nodiscard]] const std::string& name() const noexcept override { return name_; }
+    Result<kv::Layer> read_layer() override {
+        const std::size_t n_layers = header_.identity.n_layers, sequence = next_ / n_layers, layer = next_ % n_layers;
+        ++next_;
+        if (sequence < finished_.size()) return std::move(finished_[sequence][layer]);
+        return writer_.layer(session_, static_cast<std::uint32_t>(layer));
+    }
+    Status finish() override { return {}; }
+
+private:
+    const kv::Header& header_;
+    const engine::Session& session_;
+    const GroupWriter& writer_;
+    std::vector<std::vector<kv::Layer>> finished_;  // [sequence][layer]
+    std::size_t next_ = 0;
+    std::string name_ = "what was computed";
+};
 
 class PrefillRun {
 public:
@@ -115,26 +143,16 @@ public:
         return {};
     }
 
-    Status write(const engine::Session& session, const kv::Header& whole, const transport::Endpoint& endpoint) {
-        kv::Header header = whole;  // of a shard where each rank writes its own
-        HETERO_TRY(const auto opened, writer_.open(endpoint, options_.transfer.transport(tool_), session, header));
-        kv::Sink& sink = *opened;
-        const auto write_layers = [&]() -> Status {
-            HETERO_CHECK(sink.begin(header));
-            for (std::vector<kv::Layer>& layers : finished_) {
-                for (const kv::Layer& layer : layers) HETERO_CHECK(sink.write_layer(layer));
-                layers = {};
-            }
-            for (std::uint32_t i = 0; i < header.identity.n_layers; ++i) {
-                HETERO_TRY(const kv::Layer layer, writer_.layer(session, i));
-                HETERO_CHECK(sink.write_layer(layer));
-            }
-            HETERO_CHECK(writer_.commit(sink));
-            return logits_file_ ? logits_file_->publish() : Status{};
-        };
-        Status status = write_layers();
-        if (!status) sink.abort(status.error());
-        return status;
+    Status write(const engine::Session& session, kv::Header header, const transport::Endpoint& endpoint,
+                 const Delivery& delivery) {
+        HETERO_TRY(const auto sink, writer_.open(endpoint, options_.transfer.transport(tool_), session, header));
+        ComputedSource source(header, session, writer_, std::move(finished_));
+        // What a rank does not write it does not convert either.
+        const bool writes = options_.transfer.shards || transport::group().is_root();
+        HETERO_TRY(const Delivered delivered,
+                   deliver(tool_, writes ? delivery : Delivery{}, source, *sink, endpoint, options_.model.threads));
+        stored_ = delivered.header;
+        return logits_file_ ? logits_file_->publish() : Status{};
     }
 
     void report(const kv::Header& header, const LoadedModel& loaded) {
@@ -149,11 +167,15 @@ public:
         report["load_ms"] = number(loaded.load_ms);
         report["prefill_ms"] = number(milliseconds_);
         report["tokens_per_s"] = number(rate);
+        const std::uint64_t bytes = stored_.payload_bytes();
         report["kv_dtype"] = header.k_schemes.front().codec;
-        report["kv_bytes"] = header.payload_bytes();
+        report["kv_bytes"] = bytes;
         report["sequences"] = describe(jobs_);
+        const bool as_it_is = stored_.k_schemes == header.k_schemes && stored_.v_schemes == header.v_schemes;
         tool_.note("{} tokens ({} computed) in {:.1f} ms, {:.1f} tokens/s; KV {} bytes {}", n_tokens, computed_,
-                   milliseconds_, rate, header.payload_bytes(), header.k_schemes.front().codec);
+                   milliseconds_, rate, bytes,
+                   as_it_is ? header.k_schemes.front().codec
+                            : fmt::format("({:.2f} bits per value)", bits_per_value(stored_)));
     }
 
 private:
@@ -185,6 +207,7 @@ private:
     GroupWriter writer_;
     std::vector<std::vector<kv::Layer>> finished_;  // [sequence][layer], of all but the last
     std::optional<NpyWriter> logits_file_;
+    kv::Header stored_;  // as it was written
     std::uint64_t computed_ = 0;
     double milliseconds_ = 0;
 };
@@ -207,9 +230,32 @@ Status run_warm(Tool& tool, const PrefillOptions& options) {
     return {};
 }
 
+// What a state in another representation than the session's cannot come from. `prefix`: where the state begins with
+// one.
+Status check_delivery(const Delivery& delivery, const engine::KvStorage& storage, const kv::Header* prefix) {
+    if (!delivery.specs) return {};
+    if (storage.codecs) {
+        return fail(Errc::usage, "{}: --kv-dtype keeps codes, which are stored as they are: give one of the two",
+                    delivery.specs->plan ? "--plan" : "--wire-dtype");
+    }
+    if (prefix != nullptr && is_quantized(*prefix)) {
+        return fail(Errc::usage,
+                    "{}: the prefix is quantized already, and quantizing again adds error to error: start from the "
+                    "unquantized state",
+                    delivery.specs->plan ? "--plan" : "--wire-dtype");
+    }
+    return {};
+}
+
 Status run_prefill(Tool& tool, const PrefillOptions& options) {
+    HETERO_TRY(const Delivery delivery, read_delivery(tool.options(), options.delivery, options.output));
+    if (options.kv_dtype != "auto") {
+        HETERO_TRY(const engine::KvStorage wanted, resident_storage(options.kv_dtype, nullptr));
+        HETERO_CHECK(check_delivery(delivery, wanted, nullptr));
+    }
     Files others{prompt_files(options.prompt), {options.logits_out}};
     others.read.push_back(options.model.path);
+    others.read.insert(others.read.end(), options.delivery.plans.begin(), options.delivery.plans.end());
     HETERO_TRY(const Endpoints endpoints,
                prepare_endpoints(tool, {options.prefix}, {options.output}, options.transfer, std::move(others)));
     Communicator& group = transport::group();
@@ -219,6 +265,7 @@ Status run_prefill(Tool& tool, const PrefillOptions& options) {
     }
     HETERO_CHECK(group.agree(writable));
     HETERO_TRY(const LoadedModel loaded, load_model(options.model));
+    if (delivery.specs) HETERO_CHECK(check_specs(tool, *delivery.specs, loaded.identity));  // before weights are packed
     HETERO_TRY(auto prompts, read_prompts(options.prompt, loaded));
     HETERO_CHECK(truncate_prompts(tool, prompts, options, loaded.identity.context_length));
     std::uint64_t capacity = 0;
@@ -243,6 +290,7 @@ Status run_prefill(Tool& tool, const PrefillOptions& options) {
     HETERO_TRY(auto jobs, plan_jobs(std::move(prompts), prefix ? &*prefix : nullptr, options.prefix));
     HETERO_TRY(const engine::KvStorage storage, resident_storage(options.kv_dtype, prefix ? &prefix->header : nullptr));
 
+    HETERO_CHECK(check_delivery(delivery, storage, prefix ? &prefix->header : nullptr));
     kv::Header header = make_header(loaded, storage);
     if (prefix) header.provenance = prefix->header.provenance;
     header.provenance.push_back(
@@ -253,12 +301,18 @@ Status run_prefill(Tool& tool, const PrefillOptions& options) {
             header.sequences.push_back({job.prompt.id, job.prompt.tokens, -1, job.prompt.special_parsed, {}});
         std::uint64_t n_tokens = 0;
         for (const Job& job : jobs) n_tokens += job.prompt.tokens.size();
+        const std::string dtype = header.k_schemes.front().codec;
         tool.report()["dry_run"] = true;
         tool.report()["n_tokens"] = n_tokens;
+        if (delivery.specs) {
+            const Schemes schemes = schemes_of(*delivery.specs, header);
+            report_schemes(tool.report(), *delivery.specs, schemes, header.identity);
+            header = with_schemes(header, schemes);
+            tool.report()["bits_per_value"] = number(bits_per_value(header));
+        }
         tool.report()["kv_bytes"] = header.payload_bytes();
         tool.report()["sequences"] = describe(jobs);
-        tool.note("dry run: {} sequences, KV {} bytes {}", jobs.size(), header.payload_bytes(),
-                  header.k_schemes.front().codec);
+        tool.note("dry run: {} sequences, KV {} bytes {}", jobs.size(), header.payload_bytes(), dtype);
         return {};
     }
 
@@ -267,7 +321,7 @@ Status run_prefill(Tool& tool, const PrefillOptions& options) {
         engine::Session::create(loaded.model, session_options(options.model, storage, options.chunk_tokens), capacity));
     PrefillRun run(tool, options, std::move(jobs), prefix ? &*prefix : nullptr);
     HETERO_CHECK(run.compute(*session, header));
-    HETERO_CHECK(run.write(*session, header, endpoints.outputs.front()));
+    HETERO_CHECK(run.write(*session, header, endpoints.outputs.front(), delivery));
     run.report(header, loaded);
     report_memory(tool, *session);
     return {};

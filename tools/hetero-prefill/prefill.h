@@ -2,6 +2,7 @@
 #pragma once
 #include <string>
 
+#include "common/delivery.h"
 #include "common/endpoints.h"
 #include "common/models.h"
 #include "common/prompts.h"
@@ -13,6 +14,7 @@ struct PrefillOptions {
     ModelOptions model;
     PromptOptions prompt;
     TransferOptions transfer;
+    DeliveryOptions delivery;
     std::string output, prefix;
     std::string kv_dtype = "auto";
     std::string logits = "last";

@@ -1,13 +1,11 @@
 // kv-quantize: changes how the numbers of a KV state are stored.
 #include "common/endpoints.h"
 #include "common/models.h"
+#include "common/schemes.h"
 #include "common/sources.h"
 #include "common/tool.h"
 #include "inspect.h"
-#include "kv/canonical.h"
 #include "kv/convert.h"
-#include "kv/precision_plan.h"
-#include "quant/spec.h"
 
 using namespace hetero;
 using namespace hetero::tool;
@@ -23,12 +21,6 @@ struct QuantizeOptions {
     TransferOptions transfer;
 };
 
-struct Specs {
-    quant::Spec k, v;
-    std::uint32_t sinks = 0, window = 0;
-    std::optional<kv::PrecisionPlan> plan;  // in place of k and v
-};
-
 // Options that only mean something beside --dtype.
 Status refuse_dtype_options(const OptionTable& table, std::string_view reason) {
     for (const char* name : {"axis", "group", "sym", "asym", "scale-dtype"}) {
@@ -39,11 +31,7 @@ Status refuse_dtype_options(const OptionTable& table, std::string_view reason) {
 
 Result<Specs> specs_of_plan(const QuantizeOptions& options, const OptionTable& table) {
     HETERO_CHECK(refuse_dtype_options(table, "goes with --dtype; a plan says it itself"));
-    Specs specs;
-    HETERO_TRY(specs.plan, kv::read_precision_plan(options.plan));
-    specs.sinks = specs.plan->sinks;
-    specs.window = specs.plan->window;
-    return specs;
+    return read_plan(options.plan);
 }
 
 // K and V alike, from --dtype and the options beside it.
@@ -55,7 +43,7 @@ Result<Specs> specs_of_dtype(const QuantizeOptions& options, const OptionTable& 
     quant::Spec spec{options.dtype, codec->default_params()};
     if (!codec->has_options()) {
         HETERO_CHECK(refuse_dtype_options(table, fmt::format("has no meaning with --dtype {}", options.dtype)));
-        return Specs{spec, spec, 0, 0, {}};
+        return Specs{spec, spec, 0, 0, {}, {}};
     }
     const Origin sym = table.origin("sym"), asym = table.origin("asym");
     if (options.symmetric && options.asymmetric && sym == asym) {
@@ -65,7 +53,7 @@ Result<Specs> specs_of_dtype(const QuantizeOptions& options, const OptionTable& 
     spec.params.group = static_cast<std::uint32_t>(options.group);
     spec.params.symmetric = !options.asymmetric || (options.symmetric && sym > asym);
     spec.params.scale_dtype = options.scale_dtype == "f32" ? kernels::DType::f32 : kernels::DType::f16;
-    return Specs{spec, spec, 0, 0, {}};
+    return Specs{spec, spec, 0, 0, {}, {}};
 }
 
 // What the options ask for; all that can be known without the state is checked here. Each way to say it excludes the
@@ -87,62 +75,16 @@ Result<Specs> make_specs(const QuantizeOptions& options, const OptionTable& tabl
     }
     if (plan == best) return specs_of_plan(options, table);
     if (dtype == best) return specs_of_dtype(options, table);
-    std::string k = options.k, v = options.v;
-    std::uint32_t sinks = 0;
-    if (preset == best) {
-        HETERO_TRY(const quant::Preset found, quant::find_preset(options.preset));
-        k = found.k;
-        v = found.v;
-        sinks = found.sinks;
-    }
     HETERO_CHECK(refuse_dtype_options(table, "goes with --dtype; a spec says it itself: int8:channel:g32:asym"));
-    if (k.empty() || v.empty()) {
+    if (preset == best) return specs_of_preset(options.preset);
+    if (options.k.empty() || options.v.empty()) {
         return fail(Errc::usage, "--{} is missing: give K and V each a codec (f16 keeps 16 bits)",
-                    k.empty() ? "k" : "v");
+                    options.k.empty() ? "k" : "v");
     }
     Specs specs;
-    specs.sinks = sinks;
-    HETERO_TRY(specs.k, quant::parse_spec(k));
-    HETERO_TRY(specs.v, quant::parse_spec(v));
+    HETERO_TRY(specs.k, quant::parse_spec(options.k));
+    HETERO_TRY(specs.v, quant::parse_spec(options.v));
     return specs;
-}
-
-// [n_layers], of one part.
-std::vector<kv::Scheme> schemes_of(const Specs& specs, const kv::Header& header, kv::PartId part) {
-    std::vector<kv::Scheme> schemes;
-    for (std::size_t layer = 0; layer < header.schemes(part).size(); ++layer) {
-        const quant::Spec& spec = specs.plan              ? specs.plan->specs(part)[layer]
-                                  : part == kv::PartId::k ? specs.k
-                                                          : specs.v;
-        schemes.push_back(
-            kv::scheme_from_spec(spec, specs.sinks, specs.window, header.scheme(layer, part).source_dtype));
-    }
-    return schemes;
-}
-
-// "int8, axis token, ..." of all layers where they are alike, else of each with the layers that have it.
-std::string describe_layers(const std::vector<kv::Scheme>& schemes) {
-    std::vector<std::pair<std::string, std::string>> texts;  // and the layers
-    for (std::size_t layer = 0; layer < schemes.size(); ++layer) {
-        const std::string text = kv::describe(schemes[layer]);
-        auto found = std::find_if(texts.begin(), texts.end(), [&](const auto& entry) { return entry.first == text; });
-        if (found == texts.end()) found = texts.insert(found, {text, {}});
-        found->second += fmt::format("{}{}", found->second.empty() ? "" : " ", layer);
-    }
-    if (texts.size() == 1) return texts.front().first;
-    std::string all;
-    for (const auto& [text, layers] : texts)
-        all += fmt::format("{}layers {}: {}", all.empty() ? "" : "; ", layers, text);
-    return all;
-}
-
-// "int8:token", or "plan" where layers differ.
-std::string spec_text(const std::vector<kv::Scheme>& schemes) {
-    const quant::Spec first{schemes.front().codec, schemes.front().params};
-    for (const kv::Scheme& scheme : schemes) {
-        if (quant::Spec{scheme.codec, scheme.params} != first) return "plan";
-    }
-    return quant::to_text(first);
 }
 
 Status quantize(Tool& tool, const QuantizeOptions& options) {
@@ -162,25 +104,14 @@ Status quantize(Tool& tool, const QuantizeOptions& options) {
     HETERO_TRY(const auto source, select_sequences(std::move(opened.source), options.sequences));
     const kv::Header& header = source->header();
     const kv::Identity& identity = header.identity;
-    if (specs.plan) {
-        HETERO_CHECK(kv::check_plan(*specs.plan, options.plan, identity));
-        if (!kv::same_weights(*specs.plan, identity)) {
-            tool.note("{}: calibrated with other weights of the same source; its figures are theirs", options.plan);
-        }
-    } else {
-        HETERO_CHECK(quant::find_codec(specs.k.codec)->check(specs.k.params, identity.head_dim_k));
-        HETERO_CHECK(quant::find_codec(specs.v.codec)->check(specs.v.params, identity.head_dim_v));
-    }
-    const std::vector<kv::Scheme> k = schemes_of(specs, header, kv::PartId::k),
-                                  v = schemes_of(specs, header, kv::PartId::v);
-    const std::string k_text = spec_text(k), v_text = spec_text(v);
-    const std::string description =
-        k == v ? describe_layers(k) : fmt::format("K {}; V {}", describe_layers(k), describe_layers(v));
+    HETERO_CHECK(check_specs(tool, specs, identity));
+    const Schemes schemes = schemes_of(specs, header);
+    const std::string description = describe(schemes);
     std::unique_ptr<kv::Sink> sink = discarding_sink();
     if (!options.transfer.dry_run) {
         HETERO_TRY(sink, transport::open_sink(endpoints.outputs.front(), options.transfer.transport(tool)));
     }
-    auto converted = kv::convert_state(*source, *sink, k, v, options.requantize,
+    auto converted = kv::convert_state(*source, *sink, schemes.k, schemes.v, options.requantize,
                                        tool.provenance("quantize " + description), static_cast<int>(options.threads));
     if (!converted) {
         sink->abort(converted.error());
@@ -192,19 +123,7 @@ Status quantize(Tool& tool, const QuantizeOptions& options) {
     const double ratio = static_cast<double>(converted->bytes_out) / static_cast<double>(converted->bytes_in);
     Json& report = tool.report();
     if (options.transfer.dry_run) report["dry_run"] = true;
-    if (specs.plan) {
-        report["plan"] = options.plan;
-        report["same_weights"] = kv::same_weights(*specs.plan, identity);
-    }
-    const std::string &k_codec = k.front().codec, &v_codec = v.front().codec;
-    report["codec"] = k_text == "plan" || v_text == "plan" ? "plan"
-                      : k_codec == v_codec                 ? k_codec
-                                                           : fmt::format("{}, {}", k_codec, v_codec);
-    report["k"] = k_text;
-    report["v"] = v_text;
-    report["sinks"] = specs.sinks;
-    report["window"] = specs.window;
-    report["scheme"] = description;
+    report_schemes(report, specs, schemes, identity);
     report["bits_per_value"] = number(converted->bits_per_value);
     report["bytes_in"] = converted->bytes_in;
     report["bytes_out"] = converted->bytes_out;

@@ -1,6 +1,8 @@
-// kv-send: moves a KV state between endpoints, bit for bit.
+// kv-send: moves a KV state between endpoints, bit for bit or quantized on its way.
 #include "bench.h"
+#include "common/delivery.h"
 #include "common/endpoints.h"
+#include "common/models.h"
 #include "common/sources.h"
 #include "common/tool.h"
 #include "plan.h"
@@ -13,7 +15,9 @@ namespace {
 struct SendOptions {
     std::string input, output, bench_peer;
     std::vector<std::string> sequences, bench_sizes;
+    std::uint64_t threads = 0;
     TransferOptions transfer;
+    DeliveryOptions delivery;
 };
 
 Status send(Tool& tool, const SendOptions& options) {
@@ -25,23 +29,33 @@ Status send(Tool& tool, const SendOptions& options) {
     if (options.input.empty()) return fail(Errc::usage, "IN is missing; see --help");
     const bool dry_run = options.transfer.dry_run;
     if (options.output.empty() && !dry_run) return fail(Errc::usage, "no output: give an endpoint with -o");
+    HETERO_TRY(const Delivery delivery, read_delivery(tool.options(), options.delivery, options.output));
     std::string output = options.output;
     std::optional<transport::Endpoint> planned;
     if (dry_run && !output.empty()) {
         HETERO_TRY(planned, transport::parse_endpoint(output));
         if (planned->kind == transport::EndpointKind::mpi) output.clear();  // MPI is not started for a plan
+        if (delivery.automatic)
+            return fail(Errc::usage, "--dry-run starts no link that could choose: name the representation");
     }
-    HETERO_TRY(const Endpoints endpoints, prepare_endpoints(tool, {options.input}, {output}, options.transfer));
+    HETERO_TRY(const Endpoints endpoints,
+               prepare_endpoints(tool, {options.input}, {output}, options.transfer, {options.delivery.plans, {}}));
+    const auto is_link = [](const transport::Endpoint& one) { return one.kind == transport::EndpointKind::mpi; };
+    const bool to_link = planned ? is_link(*planned) : !endpoints.outputs.empty() && is_link(endpoints.outputs.front());
+    if (delivery.converts() && !to_link) {
+        return fail(Errc::usage, "--plan is for what goes to mpi:RANK; kv-quantize --plan stores a state");
+    }
     HETERO_TRY(auto opened, open_source(tool, endpoints.inputs.front(), options.transfer.transport(tool), "send"));
     HETERO_TRY(const auto source, select_sequences(std::move(opened.source), options.sequences));
     std::unique_ptr<kv::Sink> sink = discarding_sink();
     if (!dry_run) {
         HETERO_TRY(sink, transport::open_sink(endpoints.outputs.front(), options.transfer.transport(tool)));
     }
-    HETERO_TRY(const double copy_seconds, copy_state(*source, *sink));
-    const double seconds = opened.seconds + copy_seconds;
+    const transport::Endpoint to = dry_run ? transport::Endpoint{} : endpoints.outputs.front();
+    HETERO_TRY(const Delivered delivered, deliver(tool, delivery, *source, *sink, to, options.threads));
+    const double seconds = opened.seconds + delivered.seconds;
 
-    const std::uint64_t bytes = source->header().payload_bytes();
+    const std::uint64_t bytes = delivered.header.payload_bytes();
     const double rate = static_cast<double>(bytes) / seconds / 1e9;
     Json& report = tool.report();
     report["from"] = transport::to_string(endpoints.inputs.front());
@@ -51,10 +65,15 @@ Status send(Tool& tool, const SendOptions& options) {
     report["bytes"] = bytes;
     report["seconds"] = dry_run ? Json(nullptr) : number(seconds);
     report["gb_per_s"] = dry_run ? Json(nullptr) : number(rate);
-    // What only a measurement of the bare transport could tell.
-    for (const char* name : {"raw_gb_per_s", "ratio", "latency_us_p50", "latency_us_p99"}) report[name] = nullptr;
+    // What the measurement of the link tells, where there was one.
+    const Json link = report.value("wire", Json::object());
+    const Json raw = link.value("link_gb_per_s", Json());
+    report["raw_gb_per_s"] = raw;
+    report["ratio"] = raw.is_number() && !dry_run ? number(rate / raw.get<double>()) : Json(nullptr);
+    report["latency_us_p50"] = link.value("latency_us", Json());
+    report["latency_us_p99"] = nullptr;
     if (dry_run) {
-        HETERO_CHECK(plan(tool, endpoints.inputs.front(), source->header(), planned));
+        HETERO_CHECK(plan(tool, endpoints.inputs.front(), delivered.header, planned));
         tool.note("dry run: {} bytes", bytes);
         return {};
     }
@@ -65,7 +84,8 @@ Status send(Tool& tool, const SendOptions& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
-    Tool tool("kv-send", "Moves a KV state between endpoints (file, pipe, MPI rank) without changing it.");
+    Tool tool("kv-send",
+              "Moves a KV state between endpoints (file, pipe, MPI rank), bit for bit unless asked to quantize.");
     SendOptions options;
     OptionTable& table = tool.options();
     table.heading("States");
@@ -74,6 +94,8 @@ int main(int argc, char** argv) {
         Completion::file;
     add_sequence_option(table, options.sequences, "send");
     table.heading("Transfer");
+    add_delivery_options(table, options.delivery);
+    add_thread_option(table, &options.threads);
     add_dry_run_option(table, options.transfer, "read and check the state, print what would be sent, move nothing");
     add_transfer_options(table, options.transfer);
     table.heading("Measurement");

@@ -30,6 +30,9 @@ Result<Drift> measure_drift(const Tool& tool, const LoadedModel& loaded, const V
     drift_options.threads = static_cast<int>(options.model.threads);
     drift_options.precision = options.model.precision();
     drift_options.seed = options.seed;
+    if (options.kv_dtype != "auto") {
+        HETERO_TRY(drift_options.resident, resident_storage(options.kv_dtype, nullptr));
+    }
     HETERO_TRY(const std::vector<TokenId> forced, forced_tokens(loaded, options));
     const std::size_t n_sequences = a.header.sequences.size();
     if (!forced.empty()) drift_options.forced.assign(n_sequences, forced);

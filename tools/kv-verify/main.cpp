@@ -76,7 +76,7 @@ Status check_usage(VerifyOptions& options, const OptionTable& table) {
         return std::any_of(names.begin(), names.end(), [&](const char* name) { return table.on_command_line(name); });
     };
     const bool bounds_decoding = any_given({"kl", "kl-max", "top1", "logit", "perplexity", "attention"});
-    bool asks_for_drift = bounds_decoding || any_given({"model", "steps", "text", "floor", "seed"});
+    bool asks_for_drift = bounds_decoding || any_given({"model", "kv-dtype", "steps", "text", "floor", "seed"});
     if (options.b.empty()) {
         if (asks_for_drift || any_given({"strict", "metric", "gate", "epsilon", "elem", "rms", "csv", "junit"})) {
             return fail(Errc::usage, "comparing needs two states: give B");
@@ -123,6 +123,10 @@ int main(int argc, char** argv) {
     // What 8-bit activations round differently after the least change would hide what the states differ in.
     bool fast = false;
     table.flag("--fast", &fast, "products as hetero-decode has them without --precise; its noise is counted too")
+        .setting = true;
+    table
+        .choice("--kv-dtype", &options.kv_dtype, resident_types,
+                "keep K and V of B so while decoding; auto: in the type that it came from")
         .setting = true;
     table.integer("--steps", "N", &options.steps, 1, 1U << 20, "tokens fed after both states: A's greedy continuation")
         .setting = true;

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <string_view>
 
+#include "base/redact.h"
 #include "common/xml_text.h"
 #include "verify.h"
 
@@ -16,6 +17,8 @@ std::string csv_text(std::string_view text) {
 }
 
 std::string csv_number(double value) { return std::isfinite(value) ? fmt::format("{:.9g}", value) : ""; }
+
+std::string csv_token(TokenId token) { return redacts() ? "" : fmt::format("{}", token); }
 
 // "failure": the check said no; "error": it could not be made; "": passed.
 std::string test_case(std::string_view name, std::string_view what, std::string_view message) {
@@ -53,16 +56,16 @@ std::string to_csv(const Outcome& outcome) {
     for (const verify::Step& step : outcome.drift->steps) {
         const kv::Sequence& sequence = outcome.reference.sequences[step.sequence];
         out += fmt::format("step,{},,,,{},{},{},,,,,,,{},{},{},{},{},{},{},{},{},{},{}\n", csv_text(sequence.id),
-                           step.step, sequence.tokens.size() + step.step, step.fed, csv_number(step.max_abs_dp),
-                           csv_number(step.kl), csv_number(step.max_abs_dlogit), step.worst,
-                           csv_number(step.p_reference), csv_number(step.p_candidate), step.top_reference,
-                           step.top_candidate, csv_number(step.nll_reference), csv_number(step.nll_candidate),
-                           csv_text(token_text(outcome, step.fed)));
+                           step.step, sequence.tokens.size() + step.step, csv_token(step.fed),
+                           csv_number(step.max_abs_dp), csv_number(step.kl), csv_number(step.max_abs_dlogit),
+                           csv_token(step.worst), csv_number(step.p_reference), csv_number(step.p_candidate),
+                           csv_token(step.top_reference), csv_token(step.top_candidate), csv_number(step.nll_reference),
+                           csv_number(step.nll_candidate), csv_text(token_text(outcome, step.fed)));
     }
     return out;
 }
 
-std::string to_junit(const Outcome& outcome) {
+std::string to_junit(const Outcome& outcome, const VerifyOptions& options) {
     const kv::Comparison& comparison = outcome.comparison;
     std::string cases;
     std::size_t n = 0, failures = 0, errors = 0;
@@ -83,8 +86,9 @@ std::string to_junit(const Outcome& outcome) {
     }
     add("the states belong together", same ? "" : "failure", mismatches);
     for (const verify::Check& check : outcome.checks) {
-        const std::string name =
-            fmt::format("{}: {} {} {}", check.option, check.figure, check.at_least ? ">=" : "<=", check.bound);
+        const std::string name = fmt::format(
+            "{}: {} {} {}{}", check.option, check.figure, check.at_least ? ">=" : "<=", check.bound,
+            outcome.drift && options.kv_dtype != "auto" ? fmt::format(" (--kv-dtype {})", options.kv_dtype) : "");
         if (!check.resolved()) {
             add(name, "error",
                 fmt::format("the bound {} is {} the noise floor {:.6g} of fp16 KV", check.bound,

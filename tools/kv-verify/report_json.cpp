@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "base/redact.h"
 #include "verify.h"
 
 namespace hetero::tool {
@@ -84,23 +85,25 @@ void add_summary(Json& out, const verify::Report& report) {
     out["attention_max_relative_l2"] = attention != nullptr ? number(attention->relative_l2) : Json(nullptr);
 }
 
+Json token_json(TokenId token) { return redacts() ? Json(nullptr) : Json(token); }
+
 Json step_json(const verify::Step& step, const Outcome& outcome) {
     const kv::Sequence& sequence = outcome.reference.sequences[step.sequence];
     return {{"sequence", sequence.id},
             {"step", step.step},
             {"position", sequence.tokens.size() + step.step},
-            {"token", step.fed},
+            {"token", token_json(step.fed)},
             {"token_text", token_text(outcome, step.fed)},
             {"max_abs_dp", number(step.max_abs_dp)},
             {"kl", number(step.kl)},
             {"max_abs_dlogit", number(step.max_abs_dlogit)},
             {"worst",
-             {{"token", step.worst},
+             {{"token", token_json(step.worst)},
               {"text", token_text(outcome, step.worst)},
               {"p_a", number(step.p_reference)},
               {"p_b", number(step.p_candidate)}}},
-            {"top_a", {{"token", step.top_reference}, {"text", token_text(outcome, step.top_reference)}}},
-            {"top_b", {{"token", step.top_candidate}, {"text", token_text(outcome, step.top_candidate)}}}};
+            {"top_a", {{"token", token_json(step.top_reference)}, {"text", token_text(outcome, step.top_reference)}}},
+            {"top_b", {{"token", token_json(step.top_candidate)}, {"text", token_text(outcome, step.top_candidate)}}}};
 }
 
 void add_drift(Json& report, const Outcome& outcome) {
@@ -167,7 +170,10 @@ void add_to_report(Json& report, const Outcome& outcome, const VerifyOptions& op
     report["gate_value"] = number(outcome.gated.value);
     report["gate_n"] = outcome.gated.n;
     report["max_stands_in_for_p99"] = outcome.gated.max_stands_in;
-    if (outcome.drift) report["precision"] = options.model.precision_name();
+    if (outcome.drift) {
+        report["precision"] = options.model.precision_name();
+        report["kv_dtype"] = options.kv_dtype;
+    }
     report["floor"] = outcome.floor ? number(*outcome.floor) : Json(nullptr);
     Json& checks = report["checks"] = Json::array();
     for (const verify::Check& check : outcome.checks) {

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "base/printable.h"
+#include "base/redact.h"
 #include "tokenizer/tokenizer.h"
 #include "verify.h"
 
@@ -119,6 +120,10 @@ std::string drift_text(const Outcome& outcome, const VerifyOptions& options, boo
         return worst == nullptr ? 0 : worst->relative_l2;
     });
     std::string text = table.take();
+    if (options.kv_dtype != "auto") {
+        text += fmt::format("resident   B is decoded with its K and V kept as {}, and so are those of the tokens fed\n",
+                            options.kv_dtype);
+    }
     if (per_layer) text += attention_text(outcome);
     for (const verify::Step& step : worst_steps(drift, per_layer ? 10 : 3)) {
         if (step.max_abs_dp == 0) break;
@@ -171,6 +176,7 @@ std::string diagnosis_text(const Outcome& outcome) {
 }  // namespace
 
 std::string token_text(const Outcome& outcome, TokenId token) {
+    if (redacts()) return "(redacted)";
     if (!outcome.tokenizer) return fmt::format("token {}", token);
     return Json(to_valid_utf8(outcome.tokenizer->piece(token, false))).dump(-1, ' ', true);
 }

@@ -24,7 +24,7 @@ public:
         report_weights(tool_, "A and B", a.header().identity, b.header().identity);
         tool_.report_is_complete();
         if (!options_.csv.empty()) HETERO_CHECK(tool_.write_file(options_.csv, to_csv(out_)));
-        if (!options_.junit.empty()) HETERO_CHECK(tool_.write_file(options_.junit, to_junit(out_)));
+        if (!options_.junit.empty()) HETERO_CHECK(tool_.write_file(options_.junit, to_junit(out_, options_)));
         if (!tool_.json()) HETERO_CHECK(tool_.print(to_text(out_, options_, tool_.verbose())));
         return out_.verdict;
     }

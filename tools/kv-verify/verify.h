@@ -21,6 +21,7 @@ struct VerifyOptions {
     std::string metric, gate;  // empty: as the comparison asks for
     bool strict = false, allow_equal_nan = false;
     ModelOptions model;
+    std::string kv_dtype = "auto";  // of B while decoding
     std::uint64_t steps = 64;
     std::string text;
     std::string floor = "off";
@@ -61,7 +62,7 @@ Result<Drift> measure_drift(const Tool& tool, const LoadedModel& loaded, const V
 void add_to_report(Json& report, const Outcome& outcome, const VerifyOptions& options);
 [[nodiscard]] std::string to_text(const Outcome& outcome, const VerifyOptions& options, bool per_layer);
 [[nodiscard]] std::string to_csv(const Outcome& outcome);
-[[nodiscard]] std::string to_junit(const Outcome& outcome);
+[[nodiscard]] std::string to_junit(const Outcome& outcome, const VerifyOptions& options);
 // A token as a quoted text of printable ASCII; its number where there is no tokenizer.
 [[nodiscard]] std::string token_text(const Outcome& outcome, TokenId token);
 // The steps with the largest E_p, at most `n`, the largest first.

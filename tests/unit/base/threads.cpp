@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -93,3 +94,71 @@ TEST_CASE("a pool asked for less than one thread has as many as the process may 
         CHECK(runs == 3);
     }
 }
+
+#ifdef __linux__
+namespace {
+
+// Keeps the calling thread on one CPU, and the CPU busy with one more thread, for its lifetime.
+class BusyCpu {
+public:
+    explicit BusyCpu(int cpu) {
+        cpu_set_t one;
+        CPU_ZERO(&one);
+        CPU_SET(cpu, &one);
+        REQUIRE(sched_getaffinity(0, sizeof(before_), &before_) == 0);
+        REQUIRE(sched_setaffinity(0, sizeof(one), &one) == 0);
+        neighbour_ = std::thread([this] {  // on the same CPU: threads are where the one that starts them is
+            while (!stopping_.load(std::memory_order_relaxed)) {
+            }
+        });
+    }
+    ~BusyCpu() {
+        stopping_ = true;
+        neighbour_.join();
+        sched_setaffinity(0, sizeof(before_), &before_);
+    }
+
+private:
+    cpu_set_t before_{};
+    std::atomic<bool> stopping_{false};
+    std::thread neighbour_;
+};
+
+int first_cpu() {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    if (sched_getaffinity(0, sizeof(set), &set) != 0) return -1;
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
+        if (CPU_ISSET(cpu, &set)) return cpu;
+    return -1;
+}
+
+}  // namespace
+
+TEST_CASE("a worker that shares its core with a neighbour is noticed and done without, and no task is lost") {
+    const int cpu = first_cpu();
+    REQUIRE(cpu >= 0);
+    if (::access("/proc/thread-self/schedstat", R_OK) != 0) {
+        MESSAGE("skipped: this system does not tell how long a thread waits for a core (/proc/thread-self/schedstat)");
+        return;
+    }
+    const BusyCpu busy(cpu);
+    ThreadPool pool(2);
+    std::size_t loops = 0, runs = 0, alone = 0;
+    for (; alone == 0 && loops < 500; ++loops) {
+        std::atomic<std::size_t> done{0};
+        const std::uint64_t before = pool.meetings();
+        pool.parallel_for(2, [&](std::size_t, int) {  // more than a time slice of work each
+            const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(10);
+            while (std::chrono::steady_clock::now() < end) {
+            }
+            done.fetch_add(1);
+        });
+        runs += done;
+        if (pool.meetings() == before) ++alone;
+    }
+    CHECK(runs == 2 * loops);
+    CHECK(pool.stalls() > 0);
+    CHECK(alone == 1);
+}
+#endif

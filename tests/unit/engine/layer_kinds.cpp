@@ -185,7 +185,7 @@ TEST_CASE("a router whose score is no number ends the run, and says where") {
     }
     const Error error = error_of(make_session(model, 32)->prefill(tokens_of(7), engine::Logits::none, {}));
     CHECK(error.code == Errc::bad_input);
-    CHECK(has(error, "model.layers.0.mlp.gate.weight: the score of token 0 for expert 5 is nan"));
+    CHECK(has(error, "model.layers.0.mlp.gate.weight: the score of token 0 for expert 5 is NaN"));
 }
 
 TEST_CASE("a token's result does not depend on who else is in its chunk") {

@@ -168,6 +168,18 @@ TEST_CASE("a slice of a slice, and heads that are not there") {
     CHECK(shard.error().message.find("a.h5: is shard 1 of 2, with heads 4 to 7 of 8") != std::string::npos);
 }
 
+TEST_CASE("shards of two runs are refused, equal as they are otherwise") {
+    auto shards = split(make_state({}), 2);
+    REQUIRE(merged(shards));
+    for (kv::State& shard : shards) shard.header.provenance.push_back({"hetero-prefill", "1", "prefill shards=01"});
+    REQUIRE(merged(shards));
+    shards[1].header.provenance.back().what = "prefill shards=02";
+    check_refused(merged(shards), {"s0 (rank 0) and s1 (rank 1) are not shards of one state", "different runs",
+                                   "prefill shards=01", "prefill shards=02"});
+    shards[1].header.provenance.pop_back();
+    check_refused(merged(shards), {"different runs"});
+}
+
 TEST_CASE("shards that do not belong together are refused by ranks and field") {
     const kv::State whole = make_state(three_heads());
     const auto good = split(whole, 2);  // heads 0 to 1 and 1 to 2

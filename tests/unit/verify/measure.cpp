@@ -130,6 +130,56 @@ TEST_CASE("fast products are those of decoding, step by step") {
     }
 }
 
+TEST_CASE("a candidate with resident codes is decoded step by step, and its attention is that of the codes") {
+    const ModelPtr model = tiny_model();
+    const kv::State a = state_of(model, {some_tokens(20), some_tokens(33, 7)});
+    for (const auto precision : {engine::Precision::precise, engine::Precision::fast}) {
+        verify::Options options = steps_of(37);
+        options.forced = {some_tokens(37, 3), some_tokens(37, 4)};
+        options.precision = precision;
+        options.resident = engine::KvStorage(DType::f16, must(engine::resident_codecs("fp8_e4m3fn")));
+        const verify::Report report = measured(model, a, a, options);
+        REQUIRE(report.steps.size() == 74);
+        const auto session = [&](std::size_t sequence, bool codes) {
+            engine::Options made;
+            made.threads = 1;
+            made.precision = precision;
+            if (codes) made.kv_codecs = options.resident->codecs;
+            auto out = must(Session::create(model, made, 80));
+            must(engine::import_layers(*out, a.header, a.layers[sequence], a.header.sequences[sequence].tokens.size()));
+            return out;
+        };
+        double largest = 0;
+        for (std::size_t s = 0; s < 2; ++s) {
+            const auto x = session(s, false), y = session(s, true);
+            for (std::size_t i = 0; i < 37; ++i) {
+                const auto difference = must(engine::compare_logits(must(x->decode(options.forced[s][i])),
+                                                                    must(y->decode(options.forced[s][i])), "a", "b"));
+                const double got = report.steps[s * 37 + i].max_abs_dp;
+                if (precision == engine::Precision::fast) CHECK(got == difference.max_abs_dp);
+                CHECK(got == doctest::Approx(difference.max_abs_dp).epsilon(0.01));
+                largest = std::max(largest, got);
+            }
+        }
+        CHECK(largest > 1e-4);  // the codes do make a difference
+        // The same as a state in the very codes, decoded so or not: what attention sees of the stored tokens is equal.
+        const auto spec = [&](kv::PartId part) {
+            const kv::Scheme scheme = session(0, true)->kv_scheme(part);
+            return quant::to_text({scheme.codec, scheme.params});
+        };
+        const kv::State coded = encoded(a, spec(kv::PartId::k), spec(kv::PartId::v));
+        verify::Options floats = options;
+        floats.resident.reset();
+        const verify::Report stored = measured(model, a, coded, floats), both = measured(model, a, coded, options);
+        REQUIRE(stored.attention.size() == report.attention.size());
+        for (std::size_t i = 0; i < stored.attention.size(); ++i) {
+            CHECK(report.attention[i].relative_l2 > 0);
+            CHECK(report.attention[i].relative_l2 == doctest::Approx(stored.attention[i].relative_l2));
+            CHECK(both.attention[i].relative_l2 == report.attention[i].relative_l2);
+        }
+    }
+}
+
 TEST_CASE("the greedy continuation of the reference is what is fed, whatever the state stores of it") {
     const ModelPtr model = tiny_model();
     kv::State a = state_of(model, {some_tokens(20)});

@@ -353,7 +353,7 @@ END
   [ "$(json_value n_prompt_tokens <report)" = 3 ]
   [ ! -e b.h5 ] && [ ! -e c.h5 ]
   refuses 3 'position 1' hetero-decode -m "$tiny" a.h5 --tokens 5,9 --dry-run
-  refuses 2 'dry-run' kv-send a.h5 -o mpi:1 --dry-run
+  refuses 2 'dry-run' kv-send mpi:1 -o d.h5 --dry-run
   head -c $(($(stat -c %s a.h5) - 1)) a.h5 >cut.h5
   refuses 3 'cut.h5' hetero-decode -m "$tiny" cut.h5 --dry-run
   refuses 3 'cut.h5' kv-send cut.h5 --dry-run

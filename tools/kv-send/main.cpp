@@ -35,12 +35,14 @@ Status send(Tool& tool, const SendOptions& options) {
     if (dry_run && !output.empty()) {
         HETERO_TRY(planned, transport::parse_endpoint(output));
         if (planned->kind == transport::EndpointKind::mpi) output.clear();  // MPI is not started for a plan
+        if (delivery.automatic)
+            return fail(Errc::usage, "--dry-run starts no link that could choose: name the representation");
     }
     HETERO_TRY(const Endpoints endpoints,
                prepare_endpoints(tool, {options.input}, {output}, options.transfer, {options.delivery.plans, {}}));
-    const transport::Endpoint* to = endpoints.outputs.empty() ? nullptr : &endpoints.outputs.front();
-    if (planned) to = &*planned;
-    if (delivery.converts() && (to == nullptr || to->kind != transport::EndpointKind::mpi)) {
+    const auto is_link = [](const transport::Endpoint& one) { return one.kind == transport::EndpointKind::mpi; };
+    const bool to_link = planned ? is_link(*planned) : !endpoints.outputs.empty() && is_link(endpoints.outputs.front());
+    if (delivery.converts() && !to_link) {
         return fail(Errc::usage, "--plan is for what goes to mpi:RANK; kv-quantize --plan stores a state");
     }
     HETERO_TRY(auto opened, open_source(tool, endpoints.inputs.front(), options.transfer.transport(tool), "send"));
@@ -49,8 +51,8 @@ Status send(Tool& tool, const SendOptions& options) {
     if (!dry_run) {
         HETERO_TRY(sink, transport::open_sink(endpoints.outputs.front(), options.transfer.transport(tool)));
     }
-    HETERO_TRY(const Delivered delivered,
-               deliver(tool, delivery, *source, *sink, dry_run ? transport::Endpoint{} : *to, options.threads));
+    const transport::Endpoint to = dry_run ? transport::Endpoint{} : endpoints.outputs.front();
+    HETERO_TRY(const Delivered delivered, deliver(tool, delivery, *source, *sink, to, options.threads));
     const double seconds = opened.seconds + delivered.seconds;
 
     const std::uint64_t bytes = delivered.header.payload_bytes();

@@ -29,7 +29,13 @@
 //
 #include "kernels/cpu/kv_codes.h"
 //
+#include "kernels/cpu/kv_values.h"
+//
+#include "kernels/cpu/kv_extremes.h"
+//
 #include "kernels/cpu/kv_blocks.h"
+//
+#include "kernels/cpu/kv_rotated.h"
 //
 #include "kernels/cpu/kv_widths.h"
 

@@ -1,0 +1,86 @@
+// How the values of a block of the KV state lie in memory: widened as they are loaded, rounded as they are stored.
+// Included by generic.h.
+#pragma once
+
+namespace hetero::kernels::HETERO_ISA {
+namespace {
+
+// 2^(e - bits) of a normal x = 1.m * 2^e: half a unit in the last of `bits` places.
+HETERO_INLINE float half_unit(float x, int bits) {
+    std::uint32_t word = 0;
+    std::memcpy(&word, &x, 4);
+    word = (word & 0x7F800000U) - (static_cast<std::uint32_t>(bits) << 23);
+    std::memcpy(&x, &word, 4);
+    return x;
+}
+
+// How a type lies in memory. beyond: the smallest magnitude that it rounds to infinity.
+struct AsF32 {
+    static HETERO_INLINE float rounded_away(float) { return 0; }
+    static constexpr std::size_t kBytes = 4;
+    static constexpr float kBeyond = __builtin_huge_valf();
+    static HETERO_INLINE F32x16 get(const Byte* p) { return load(reinterpret_cast<const float*>(p)); }
+    static HETERO_INLINE void put(Byte* p, F32x16 v) { store(reinterpret_cast<float*>(p), v); }
+};
+struct AsF16 {
+    // The most that rounding a magnitude up to `largest` takes away.
+    static HETERO_INLINE float rounded_away(float largest) {
+        return half_unit(largest < 0x1p-14F ? 0x1p-14F : largest, 11);
+    }
+    static constexpr std::size_t kBytes = 2;
+    static constexpr int kInfinity = 0x7C00;
+    static constexpr float kBeyond = 65520;
+    static HETERO_INLINE F32x16 get(const Byte* p) { return load_f16(p); }
+    static HETERO_INLINE void put(Byte* p, F32x16 v) { store_f16(p, v); }
+    static void widen(const std::uint16_t* bits, float* x, std::size_t n) { f16_to_f32(bits, x, n); }
+};
+struct AsBf16 {
+    static HETERO_INLINE float rounded_away(float largest) {
+        return half_unit(largest < 0x1p-100F ? 0x1p-100F : largest, 8);
+    }
+    static constexpr std::size_t kBytes = 2;
+    static constexpr int kInfinity = 0x7F80;
+    static constexpr float kBeyond = 0x1.FFp127F;
+    static HETERO_INLINE F32x16 get(const Byte* p) { return load_bf16(p); }
+    static HETERO_INLINE void put(Byte* p, F32x16 v) { store_bf16(p, v); }
+    static void widen(const std::uint16_t* bits, float* x, std::size_t n) { bf16_to_f32(bits, x, n); }
+};
+
+template <class T>
+HETERO_INLINE F32x16 get(const Byte* p, std::size_t n) {  // n < 16, the others are zero
+    Byte last[kLanes * T::kBytes] = {};
+    std::memcpy(last, p, n * T::kBytes);
+    return T::get(last);
+}
+template <class T>
+HETERO_INLINE void put(Byte* p, F32x16 v, std::size_t n) {
+    Byte last[kLanes * T::kBytes];
+    T::put(last, v);
+    std::memcpy(p, last, n * T::kBytes);
+}
+template <class T>
+HETERO_INLINE const Byte* row_of(const KvValues& x, std::size_t row) {
+    return static_cast<const Byte*>(x.data) + row * x.stride * T::kBytes;
+}
+HETERO_INLINE void raise(float* error, F32x16 worst) {
+    const float found = max_lane(worst);
+    if (found > *error) *error = found;
+}
+
+// Memory is read this far ahead of where it is worked on: the processor's own prefetching reaches half of its rate.
+constexpr std::size_t kReadAhead = 2048;
+HETERO_INLINE void prefetch(const Byte* p) { __builtin_prefetch(p + kReadAhead); }
+// What lies `ahead` bytes further, in steps of a cache line: blocks that are read twice have the next one fetched while
+// their codes are made, which takes longer than their extremes.
+HETERO_INLINE void prefetch_some(const Byte* p, std::size_t bytes, std::size_t ahead) {
+    for (std::size_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i + ahead);
+}
+
+// f with the type that a block has, AsF16{} for one.
+template <class F>
+HETERO_INLINE auto with_type(DType type, F f) {
+    return type == DType::f16 ? f(AsF16{}) : type == DType::bf16 ? f(AsBf16{}) : f(AsF32{});
+}
+
+}  // namespace
+}  // namespace hetero::kernels::HETERO_ISA

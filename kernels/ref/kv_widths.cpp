@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <cmath>
+#include <queue>
+#include <vector>
 
 #include "kernels/ref/kv_values.h"
 
@@ -51,17 +53,20 @@ private:
 }  // namespace
 
 void fill_widths(const float* range, std::size_t n, int mean_width, std::uint8_t* width, float* step) {
+    const auto after = [step](std::size_t a, std::size_t b) {
+        return step[a] < step[b] || (step[a] == step[b] && a > b);
+    };
+    std::priority_queue<std::size_t, std::vector<std::size_t>, decltype(after)> columns(after);  // that may win a bit
     for (std::size_t c = 0; c < n; ++c) {
         width[c] = 1;
         step[c] = step_of(range[c], 1);
+        columns.push(c);
     }
-    const std::size_t bits = n * static_cast<std::size_t>(mean_width - 1);
-    for (std::size_t i = 0; i < bits; ++i) {
-        std::size_t best = n;
-        for (std::size_t c = 0; c < n; ++c) {
-            if (width[c] < max_width && (best == n || step[c] > step[best])) best = c;
-        }
+    for (std::size_t bits = n * static_cast<std::size_t>(mean_width - 1); bits > 0; --bits) {
+        const std::size_t best = columns.top();
+        columns.pop();
         step[best] = step_of(range[best], ++width[best]);
+        if (width[best] < max_width) columns.push(best);
     }
 }
 

@@ -317,8 +317,9 @@ private:
             store_split(numbers + kSplitBytes * run, rounded);
             total = total + to_float(rounded);
         }
-        const int raised = raised_by(a_.v.codes);
-        return {numbers, split_factor(largest), raised == 0 ? 0 : raised * static_cast<int>(sum(total))};
+        // Exact; beyond an int where a weight is NaN, as is the sum of the weights then.
+        const float raised = static_cast<float>(raised_by(a_.v.codes)) * sum(total);
+        return {numbers, split_factor(largest), raised >= 0 && raised < 0x1p31F ? static_cast<int>(raised) : 0};
     }
 
     void scale_weights(std::size_t h, std::size_t g, std::size_t tile, std::size_t begin, std::size_t end) {

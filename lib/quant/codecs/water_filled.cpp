@@ -48,7 +48,7 @@ public:
     }
     [[nodiscard]] DType value_dtype(const Params&) const noexcept override { return DType::u8; }
     [[nodiscard]] std::uint64_t row_elements(const Params&, std::uint32_t head_dim) const noexcept override {
-        return (std::uint64_t{head_dim} * MeanWidth + 31) / 32 * 4;
+        return 4 * ceil_div(std::uint64_t{head_dim} * MeanWidth, 32);
     }
     [[nodiscard]] bool has_scale() const noexcept override { return true; }
     [[nodiscard]] Params default_params() const noexcept override {
@@ -65,7 +65,7 @@ public:
         return check_group_params(name(), filled, head_dim);
     }
     [[nodiscard]] std::uint64_t groups(const Params& params, const Shape& shape) const noexcept override {
-        return shape.tokens / group_of(params) + (shape.tokens % group_of(params) != 0 ? 1 : 0);
+        return ceil_div(shape.tokens, group_of(params));
     }
     [[nodiscard]] std::array<std::uint64_t, 3> scale_shape(const Params& params,
                                                            const Shape& shape) const noexcept override {
@@ -95,7 +95,7 @@ public:
         HETERO_CHECK(check_bytes(type, shape, values.size()));
         const std::size_t head_dim = shape.head_dim, width = std::size_t{shape.heads} * head_dim,
                           row_bytes = row_elements(params, shape.head_dim);
-        if (width == 0) return {};
+        if (shape.elements() == 0) return {};
         const kernels::Ops& ops = kernels::ops();
         Channels channels(width);
         std::size_t index = 0;
@@ -152,7 +152,7 @@ private:
         HETERO_CHECK(check_bytes(type, shape, out.size()));
         const std::size_t head_dim = shape.head_dim, width = std::size_t{shape.heads} * head_dim,
                           row_bytes = row_elements(params, shape.head_dim);
-        if (width == 0) return true;
+        if (shape.elements() == 0) return true;
         Channels channels(width);
         bool fits = true;
         std::size_t index = 0;

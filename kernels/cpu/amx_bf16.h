@@ -13,7 +13,8 @@ HETERO_INLINE __m512i bf16_pairs(__m512 a, __m512 b) {
     return _mm512_permutexvar_epi16(order, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(b, a)));
 }
 
-// 2^x within 2^-13, 0 for what is far below: 2^f for what x is above a whole number, by the cubic of least relative error.
+// 2^x within 2^-13, 0 for what is far below: 2^f for what x is above a whole number, by the cubic of least relative
+// error.
 HETERO_INLINE __m512 exp2(__m512 x) {
     const __m512 f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
     __m512 p = _mm512_set1_ps(7.8024521e-2F);

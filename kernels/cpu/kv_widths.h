@@ -289,11 +289,11 @@ void quantize_widths(const KvValues& x, const float* step, const float* zero_poi
     // Product and quotient differ by less than this: 2^-22 of the largest code.
     for (std::size_t c = 0; c < columns.padded; ++c)
         columns.margin[c] = static_cast<float>(1 << columns.width[c]) * 0x1p-21F;
+    const bool measured = error != nullptr && largest > *error;
     with_type(x.type, [&](auto type) {
         using T = decltype(type);
-        error != nullptr&& largest > *error
-            ? quantize_widths_as<T, true>(x, columns, places, divide, q, q_stride, row_bytes, error)
-            : quantize_widths_as<T, false>(x, columns, places, divide, q, q_stride, row_bytes, error);
+        measured ? quantize_widths_as<T, true>(x, columns, places, divide, q, q_stride, row_bytes, error)
+                 : quantize_widths_as<T, false>(x, columns, places, divide, q, q_stride, row_bytes, error);
     });
 }
 

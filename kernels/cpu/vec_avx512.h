@@ -73,7 +73,8 @@ HETERO_INLINE F32x16 where_between(std::size_t begin, std::size_t end, F32x16 v,
 
 // Integers.
 HETERO_INLINE I32x16 round_to_int(F32x16 v) { return {{_mm512_cvtps_epi32(v.part[0])}}; }  // nearest even
-HETERO_INLINE F32x16 from_integer(F32x16 v) { return {{_mm512_reduce_ps(v.part[0], 0x00)}}; }  // v less the nearest, even where there are two
+// v less the nearest, even where there are two.
+HETERO_INLINE F32x16 from_integer(F32x16 v) { return {{_mm512_reduce_ps(v.part[0], 0x00)}}; }
 HETERO_INLINE F32x16 to_float(I32x16 v) { return {{_mm512_cvtepi32_ps(v.part[0])}}; }
 HETERO_INLINE I32x16 splat_int(int x) { return {{_mm512_set1_epi32(x)}}; }
 HETERO_INLINE I32x16 operator+(I32x16 a, I32x16 b) { return {{_mm512_add_epi32(a.part[0], b.part[0])}}; }

@@ -130,7 +130,8 @@ HETERO_INLINE F32x16 where_between(std::size_t begin, std::size_t end, F32x16 v,
 // Integers.
 HETERO_INLINE I32x16 round_to_int(F32x16 v) { return HETERO_BY_PART(I32x16, vcvtnq_s32_f32, v); }  // nearest even
 HETERO_INLINE Part part_from_integer(Part v) { return vsubq_f32(v, vrndnq_f32(v)); }
-HETERO_INLINE F32x16 from_integer(F32x16 v) { return HETERO_BY_PART(F32x16, part_from_integer, v); }  // v less the nearest
+// v less the nearest, even where there are two.
+HETERO_INLINE F32x16 from_integer(F32x16 v) { return HETERO_BY_PART(F32x16, part_from_integer, v); }
 HETERO_INLINE F32x16 to_float(I32x16 v) { return HETERO_BY_PART(F32x16, vcvtq_f32_s32, v); }
 HETERO_INLINE I32x16 splat_int(int x) { return {{vdupq_n_s32(x), vdupq_n_s32(x), vdupq_n_s32(x), vdupq_n_s32(x)}}; }
 HETERO_INLINE I32x16 operator+(I32x16 a, I32x16 b) { return HETERO_BY_PART(I32x16, vaddq_s32, a, b); }

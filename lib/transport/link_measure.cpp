@@ -26,7 +26,9 @@ bool LinkMeasure::step(TimePoint now) {
     }
     if (waiting_ && link_->answered_probe() == number_) {
         waiting_ = false;
-        take_answer(std::chrono::duration<double>(now - sent_at_).count());
+        const double seconds = std::chrono::duration<double>(now - sent_at_).count();
+        patience_s_ = std::max(least_patience_s(), 2 * seconds);
+        take_answer(seconds);
         moved = true;
     }
     const bool lost = waiting_ && std::chrono::duration<double>(now - sent_at_).count() > patience_s_;

@@ -23,12 +23,13 @@ public:
 private:
     void send(TimePoint now);
     void take_answer(double seconds);
+    [[nodiscard]] double least_patience_s() const noexcept { return link_->options().silence_s / 8; }
 
     Link* link_;
     int small_probes_;
     bool waiting_ = false;
     TimePoint sent_at_{};
-    double patience_s_ = 1;  // a probe without an answer for longer is sent again
+    double patience_s_ = least_patience_s();  // a probe without an answer for longer is sent again
     std::uint32_t number_ = 0;
     std::size_t bytes_ = 64;
     std::vector<double> round_trips_s_;  // of small ones

@@ -105,6 +105,13 @@ TEST_CASE("lost probes are sent again, and a peer that is gone ends the measurem
         REQUIRE(there.error());
         CHECK(there.error()->message == "rank 1: no sign of life for 8 s");
     }
+    SUBCASE("stalled") {
+        faults.stall_after = 0;  // signs of life alone
+        pair.set_faults(0, faults);
+        run(30, true);
+        REQUIRE(there.error());
+        CHECK(there.error()->message == "rank 1: stalled: no probe has been answered for 8 s");
+    }
     SUBCASE("left") {
         here.say_bye();
         run(30, true);

@@ -430,16 +430,12 @@ Result<MpiWorld::Measured> MpiWorld::measure(int rank, int round_trips) {
     for (const auto& peer : peers_) {
         if (peer->rank != rank || !peer->sender) continue;
         if (peer->sender->started()) return fail(Errc::internal, "mpi:{} has a state on its way", rank);
-        peer->measure.emplace(*peer->link, round_trips);
+        peer->measure.emplace(*peer->link, round_trips, options_.max_bytes_per_s);
         gate_.nudge();
         gate_.wait(lock, [&] { return peer->measure->rate() || peer->link->error(); });
         const std::optional<LinkMeasure> done = std::exchange(peer->measure, std::nullopt);
         if (!done->rate()) return tl::unexpected<Error>(*peer->link->error());
-        Measured measured{*done->rate(), done->round_trips_s()};
-        if (options_.max_bytes_per_s > 0)
-            measured.rate.bytes_per_s =
-                std::min(measured.rate.bytes_per_s, static_cast<double>(options_.max_bytes_per_s));
-        return measured;
+        return Measured{*done->rate(), done->round_trips_s()};
     }
     return fail(Errc::internal, "mpi:{} was not prepared", rank);
 }

@@ -236,6 +236,8 @@ Status Bench::follow() {
                 HETERO_CHECK(on_mpi_thread([&] { return raw_.answer(static_cast<int>(bytes)); }));
                 break;
             case Step::raw_stream:
+                if (message == 0 || message >= max_message_bytes)
+                    return fail(Errc::peer, "rank {} runs another bench", peer_->rank);
                 HETERO_CHECK(on_mpi_thread([&] { return raw_.receive(memory(message), message, bytes); }));
                 break;
             case Step::checked_state:

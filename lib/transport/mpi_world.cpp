@@ -220,7 +220,12 @@ void MpiWorld::run_pending_job(Gate::Lock& lock) {
     const std::function<Status()> job = std::move(job_);
     job_ = nullptr;
     lock.unlock();
-    Status done = job();
+    Status done;
+    try {
+        done = job();
+    } catch (const std::exception& e) {
+        done = fail(Errc::resource, "no memory for what MPI is to do: {}", e.what());
+    }
     lock.lock();
     job_result_ = std::move(done);
     gate_.changed();

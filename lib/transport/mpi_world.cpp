@@ -3,6 +3,7 @@
 #include <sys/prctl.h>
 
 #include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -34,6 +35,8 @@ constexpr double stays_out_rest_s = 100e-6;
 // Without news: spins, rests, rests long. The core may be the one that the other threads of the transfer need.
 constexpr double spin_s = 100e-6, rest_s = 20e-6, long_rest_s = 1e-3, idle_s = 20e-3;
 
+double heartbeat_s(const TransportOptions& options) { return std::min(0.5, options.timeout_s / 20); }
+
 std::uint64_t random_session() {
     std::random_device device;
     const std::uint64_t value = (std::uint64_t{device()} << 32) ^ device();
@@ -58,6 +61,10 @@ Status MpiWorld::start(const std::vector<int>& inputs, const std::vector<int>& o
         for (std::size_t i = 0; i < ranks->size(); ++i)
             if (std::count(ranks->begin(), ranks->end(), (*ranks)[i]) > 1)
                 return fail(Errc::usage, "mpi:{} is named twice", (*ranks)[i]);
+    const double least_rate = 4 * static_cast<double>(frame_header_bytes) / heartbeat_s(options);
+    if (options.max_bytes_per_s > 0 && static_cast<double>(options.max_bytes_per_s) < least_rate)
+        return fail(Errc::usage, "{} bytes a second leave no room beside signs of life; at least {:.0f} are needed",
+                    options.max_bytes_per_s, std::ceil(least_rate));
     const char* launchers[] = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK"};
     if (std::none_of(std::begin(launchers), std::end(launchers), [](const char* name) { return std::getenv(name); }))
         return fail(Errc::usage, "{}: this process was not started by mpirun (or srun --mpi=pmix)",
@@ -165,7 +172,7 @@ LinkOptions MpiWorld::link_options(int rank, bool sending, std::uint64_t session
     link.role = sending ? WireRole::sender : WireRole::receiver;
     link.peer = fmt::format("rank {}", rank);
     link.silence_s = notice_fraction * options_.timeout_s;
-    link.heartbeat_s = std::min(0.5, options_.timeout_s / 20);
+    link.heartbeat_s = heartbeat_s(options_);
     link.session = session;
     return link;
 }

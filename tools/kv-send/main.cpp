@@ -51,6 +51,7 @@ Status send(Tool& tool, const SendOptions& options) {
     }
     HETERO_TRY(auto opened, open_source(tool, endpoints.inputs.front(), options.transfer.transport(tool), "send"));
     HETERO_TRY(const auto source, select_sequences(std::move(opened.source), options.sequences));
+    if (delivery.specs) HETERO_CHECK(check_specs(tool, *delivery.specs, source->header().identity));
     std::unique_ptr<kv::Sink> sink = discarding_sink();
     if (!dry_run) {
         HETERO_TRY(sink, transport::open_sink(endpoints.outputs.front(), options.transfer.transport(tool)));

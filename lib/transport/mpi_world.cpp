@@ -218,8 +218,10 @@ Status MpiWorld::run_job(std::function<Status()> job, double patience_s) {
     job_result_.reset();
     job_ = std::move(job);
     gate_.wake();
-    if (!gate_.wait_for(lock, patience_s, [&] { return job_result_ || phase_ != Phase::ready; }) || !job_result_)
+    if (!gate_.wait_for(lock, patience_s, [&] { return job_result_ || phase_ != Phase::ready; }) || !job_result_) {
+        job_ = nullptr;
         return fail(Errc::peer, "MPI did not do its part within {:.3g} s", patience_s);
+    }
     return *job_result_;
 }
 

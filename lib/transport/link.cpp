@@ -91,6 +91,7 @@ void Link::forgive_pause(TimePoint now) {
     last_acked_ += pause;
     if (gap_since_) *gap_since_ += pause;
     if (asked_at_) *asked_at_ += pause;
+    if (probed_at_) *probed_at_ += pause;
 }
 
 bool Link::step(TimePoint now) {
@@ -163,6 +164,7 @@ void Link::handle(const Arrival& arrival, TimePoint now) {
             break;
         case FrameKind::probe_ack:
             answered_probe_ = header.seq;
+            probed_at_.reset();
             break;
         default:
             handle_sequenced(header, arrival);
@@ -172,6 +174,7 @@ void Link::handle(const Arrival& arrival, TimePoint now) {
 
 void Link::probe(std::uint32_t number, std::size_t bytes) {
     if (error_) return;
+    if (!probed_at_) probed_at_ = now_;
     if (probe_bytes_.bytes.size() < bytes) probe_bytes_ = own_payload(std::vector<std::byte>(bytes));
     const Payload payload{probe_bytes_.owner, probe_bytes_.bytes.first(bytes)};
     FrameHeader header;
@@ -283,6 +286,8 @@ void Link::watch(TimePoint now) {
     if (error_) return;
     if (seconds(last_heard_, now) > options_.silence_s)
         return lost(fmt::format("no sign of life for {:.3g} s", options_.silence_s));
+    if (probed_at_ && seconds(*probed_at_, now) > options_.silence_s)
+        return lost(fmt::format("stalled: no probe has been answered for {:.3g} s", options_.silence_s));
     if (!unacknowledged_.empty() && seconds(last_acked_, now) > options_.silence_s)
         lost(fmt::format("stalled: frame {} has not been acknowledged for {:.3g} s", unacknowledged_.front().header.seq,
                          options_.silence_s));

@@ -69,7 +69,7 @@ public:
     [[nodiscard]] const std::optional<Error>& peer_reason() const noexcept { return peer_reason_; }
 
     // Sends so many bytes for a measurement (link_measure.h), at most max_probe_bytes; the peer's link answers. Not
-    // repeated when lost.
+    // repeated when lost; without any answer for silence_s the peer has stalled.
     void probe(std::uint32_t number, std::size_t bytes);
     // The latest probe that was answered.
     [[nodiscard]] const std::optional<std::uint32_t>& answered_probe() const noexcept { return answered_probe_; }
@@ -125,6 +125,7 @@ private:
 
     TimePoint now_, last_heard_, last_heartbeat_, last_acked_;
     std::optional<TimePoint> gap_since_, asked_at_;
+    std::optional<TimePoint> probed_at_;  // the first probe since the last answer
     double ask_again_s_ = 0;
 
     bool said_bye_ = false, peer_left_ = false;

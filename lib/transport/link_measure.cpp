@@ -26,7 +26,9 @@ bool LinkMeasure::step(TimePoint now) {
     }
     if (waiting_ && link_->answered_probe() == number_) {
         waiting_ = false;
-        take_answer(std::chrono::duration<double>(now - sent_at_).count());
+        const double seconds = std::chrono::duration<double>(now - sent_at_).count();
+        patience_s_ = std::max(least_patience_s(), 2 * seconds);
+        take_answer(seconds);
         moved = true;
     }
     const bool lost = waiting_ && std::chrono::duration<double>(now - sent_at_).count() > patience_s_;
@@ -47,6 +49,10 @@ void LinkMeasure::take_answer(double seconds) {
         return;
     }
     const double carried_s = std::max(seconds - 2 * latency_s_, 1e-9);
+    if (max_rate_ > 0 && static_cast<double>(bytes_) >= max_rate_ * carried_s) {
+        rate_ = LinkRate{latency_s_, max_rate_};
+        return;
+    }
     if (carried_s < long_enough_s && bytes_ < max_probe_bytes) {
         bytes_ *= 2;
         return;

@@ -1,6 +1,7 @@
 // What a link can carry, measured by frames that the peer's link answers while its tool computes: half the median round
 // trip of small ones, and the rate of the first size that takes long enough to be timed. Costs some milliseconds, on
-// any link no more than a few times what its largest probe takes.
+// any link no more than a few times what its largest probe takes. Of a link that is to carry no more than so many bytes
+// a second, it is enough to know that it can.
 #pragma once
 #include <optional>
 #include <vector>
@@ -12,8 +13,9 @@ namespace hetero::transport {
 
 class LinkMeasure {
 public:
-    // Nothing else may use the link until it is done; the link outlives it.
-    explicit LinkMeasure(Link& link, int small_probes = 21) : link_(&link), small_probes_(small_probes) {}
+    // Nothing else may use the link until it is done; the link outlives it. 0: no limit.
+    explicit LinkMeasure(Link& link, int small_probes = 21, std::uint64_t max_bytes_per_s = 0)
+        : link_(&link), small_probes_(small_probes), max_rate_(static_cast<double>(max_bytes_per_s)) {}
     // Steps the link too. Returns whether anything moved.
     bool step(TimePoint now);
     [[nodiscard]] const std::optional<LinkRate>& rate() const noexcept { return rate_; }
@@ -23,12 +25,14 @@ public:
 private:
     void send(TimePoint now);
     void take_answer(double seconds);
+    [[nodiscard]] double least_patience_s() const noexcept { return link_->options().silence_s / 8; }
 
     Link* link_;
     int small_probes_;
+    double max_rate_;
     bool waiting_ = false;
     TimePoint sent_at_{};
-    double patience_s_ = 1;  // a probe without an answer for longer is sent again
+    double patience_s_ = least_patience_s();  // a probe without an answer for longer is sent again
     std::uint32_t number_ = 0;
     std::size_t bytes_ = 64;
     std::vector<double> round_trips_s_;  // of small ones

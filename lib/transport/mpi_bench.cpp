@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <thread>
 
 #include "base/clock.h"
@@ -65,14 +66,14 @@ private:
     using Layers = std::vector<std::shared_ptr<const kv::Layer>>;
     template <class Call>
     auto on_mpi_thread(Call call) -> decltype(call()) {
-        std::optional<decltype(call())> result;
+        const auto result = std::make_shared<std::optional<decltype(call())>>();  // a job may outlast our patience
         HETERO_CHECK(world_->run_job(
-            [&]() -> Status {
-                result = call();
+            [result, call]() -> Status {
+                *result = call();
                 return {};
             },
             patience_s_));
-        return std::move(*result);
+        return std::move(**result);
     }
     Status say(Step step, std::uint64_t message, std::uint64_t bytes) {
         return on_mpi_thread([&] {
@@ -236,6 +237,8 @@ Status Bench::follow() {
                 HETERO_CHECK(on_mpi_thread([&] { return raw_.answer(static_cast<int>(bytes)); }));
                 break;
             case Step::raw_stream:
+                if (message == 0 || message >= max_message_bytes)
+                    return fail(Errc::peer, "rank {} runs another bench", peer_->rank);
                 HETERO_CHECK(on_mpi_thread([&] { return raw_.receive(memory(message), message, bytes); }));
                 break;
             case Step::checked_state:
@@ -273,10 +276,15 @@ Result<LinkBench> bench_link(const Endpoint& peer, const LinkBenchOptions& bench
     HETERO_CHECK(MpiWorld::start(leads ? none : one, leads ? one : none, options));
     MpiWorld& world = *MpiWorld::running();
     HETERO_TRY(MpiWorld::Peer * opened, world.open(peer.rank, leads));
-    Bench run(world, *opened, options.timeout_s);
-    if (leads) return run.lead(bench);
-    HETERO_CHECK(run.follow());
-    return LinkBench{};
+    auto run = std::make_unique<Bench>(world, *opened, options.timeout_s);
+    Result<LinkBench> result = LinkBench{};
+    if (leads) {
+        result = run->lead(bench);
+    } else if (Status followed = run->follow(); !followed) {
+        result = tl::unexpected(std::move(followed).error());
+    }
+    if (!result) static_cast<void>(run.release());  // a job that was given up may still use it
+    return result;
 }
 
 }  // namespace hetero::transport

@@ -11,9 +11,9 @@
 
 namespace hetero::transport {
 
-// All MPI calls happen in receive(), so that one thread makes them all; the other methods only take notes.
-// Every message is probed for its size before a receive is posted: Open MPI 4.1 writes beyond the buffer when a message
-// of its rendezvous protocol is longer than the receive (seen with the vader BTL).
+// All MPI calls happen in receive(), which whoever moves frames calls under the gate; the other methods only take
+// notes. Every message is probed for its size before a receive is posted: Open MPI 4.1 writes beyond the buffer when a
+// message of its rendezvous protocol is longer than the receive (seen with the vader BTL).
 class MpiChannel final : public Channel {
 public:
     // `sends_state`: which of the two directions of a transfer this side is; a pair of ranks may have one of each.

@@ -3,6 +3,7 @@
 #include <sys/prctl.h>
 
 #include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -34,6 +35,8 @@ constexpr double stays_out_rest_s = 100e-6;
 // Without news: spins, rests, rests long. The core may be the one that the other threads of the transfer need.
 constexpr double spin_s = 100e-6, rest_s = 20e-6, long_rest_s = 1e-3, idle_s = 20e-3;
 
+double heartbeat_s(const TransportOptions& options) { return std::min(0.5, options.timeout_s / 20); }
+
 std::uint64_t random_session() {
     std::random_device device;
     const std::uint64_t value = (std::uint64_t{device()} << 32) ^ device();
@@ -58,6 +61,10 @@ Status MpiWorld::start(const std::vector<int>& inputs, const std::vector<int>& o
         for (std::size_t i = 0; i < ranks->size(); ++i)
             if (std::count(ranks->begin(), ranks->end(), (*ranks)[i]) > 1)
                 return fail(Errc::usage, "mpi:{} is named twice", (*ranks)[i]);
+    const double least_rate = 4 * static_cast<double>(frame_header_bytes) / heartbeat_s(options);
+    if (options.max_bytes_per_s > 0 && static_cast<double>(options.max_bytes_per_s) < least_rate)
+        return fail(Errc::usage, "{} bytes a second leave no room beside signs of life; at least {:.0f} are needed",
+                    options.max_bytes_per_s, std::ceil(least_rate));
     const char* launchers[] = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK"};
     if (std::none_of(std::begin(launchers), std::end(launchers), [](const char* name) { return std::getenv(name); }))
         return fail(Errc::usage, "{}: this process was not started by mpirun (or srun --mpi=pmix)",
@@ -165,7 +172,7 @@ LinkOptions MpiWorld::link_options(int rank, bool sending, std::uint64_t session
     link.role = sending ? WireRole::sender : WireRole::receiver;
     link.peer = fmt::format("rank {}", rank);
     link.silence_s = notice_fraction * options_.timeout_s;
-    link.heartbeat_s = std::min(0.5, options_.timeout_s / 20);
+    link.heartbeat_s = heartbeat_s(options_);
     link.session = session;
     return link;
 }
@@ -211,8 +218,10 @@ Status MpiWorld::run_job(std::function<Status()> job, double patience_s) {
     job_result_.reset();
     job_ = std::move(job);
     gate_.wake();
-    if (!gate_.wait_for(lock, patience_s, [&] { return job_result_ || phase_ != Phase::ready; }) || !job_result_)
+    if (!gate_.wait_for(lock, patience_s, [&] { return job_result_ || phase_ != Phase::ready; }) || !job_result_) {
+        job_ = nullptr;
         return fail(Errc::peer, "MPI did not do its part within {:.3g} s", patience_s);
+    }
     return *job_result_;
 }
 
@@ -220,7 +229,12 @@ void MpiWorld::run_pending_job(Gate::Lock& lock) {
     const std::function<Status()> job = std::move(job_);
     job_ = nullptr;
     lock.unlock();
-    Status done = job();
+    Status done;
+    try {
+        done = job();
+    } catch (const std::exception& e) {
+        done = fail(Errc::resource, "no memory for what MPI is to do: {}", e.what());
+    }
     lock.lock();
     job_result_ = std::move(done);
     gate_.changed();
@@ -430,16 +444,12 @@ Result<MpiWorld::Measured> MpiWorld::measure(int rank, int round_trips) {
     for (const auto& peer : peers_) {
         if (peer->rank != rank || !peer->sender) continue;
         if (peer->sender->started()) return fail(Errc::internal, "mpi:{} has a state on its way", rank);
-        peer->measure.emplace(*peer->link, round_trips);
+        peer->measure.emplace(*peer->link, round_trips, options_.max_bytes_per_s);
         gate_.nudge();
         gate_.wait(lock, [&] { return peer->measure->rate() || peer->link->error(); });
         const std::optional<LinkMeasure> done = std::exchange(peer->measure, std::nullopt);
         if (!done->rate()) return tl::unexpected<Error>(*peer->link->error());
-        Measured measured{*done->rate(), done->round_trips_s()};
-        if (options_.max_bytes_per_s > 0)
-            measured.rate.bytes_per_s =
-                std::min(measured.rate.bytes_per_s, static_cast<double>(options_.max_bytes_per_s));
-        return measured;
+        return Measured{*done->rate(), done->round_trips_s()};
     }
     return fail(Errc::internal, "mpi:{} was not prepared", rank);
 }

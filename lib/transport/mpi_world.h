@@ -1,7 +1,7 @@
 // This process's part in an MPI job. One thread makes every MPI call that may wait, from MPI_Init to MPI_Finalize, so a
 // call that hangs (a rank that never starts or never ends MPI) cannot hang the tool. It also keeps transfers moving and
 // sends heartbeats while the tool computes. The tool's own thread makes calls that return at once, for collectives of a
-// group (mpi_group.h), under the same lock.
+// group (mpi_group.h) and to move frames while it waits (gate.h), under the same lock.
 #pragma once
 #include <mpi.h>
 

@@ -298,7 +298,7 @@ END
   [ "$(json_value bytes <report)" = "$(json_value bytes <sent)" ]
   awk '/"[kv]_bytes":/ { gsub(",", ""); sum += $2 } END { print sum }' report >sum
   [ "$(cat sum)" = "$(json_value bytes <sent)" ]
-  kv-send a.h5 --dry-run -o mpi:1 -q | grep -q 'f16'
+  kv-send a.h5 --dry-run -o mpi:1 --max-rate 1M -q | grep -q 'f16'
   kv-send a.h5 --dry-run -o c.h5 -q >/dev/null
   [ ! -e c.h5 ]
   refuses 3 'b.h5' kv-send a.h5 --dry-run -o b.h5
@@ -321,7 +321,11 @@ END
   refuses 2 'needs two processes started by mpirun' kv-send --bench mpi:1
   refuses 2 'only mpi:RANK has a link' kv-send --bench a.h5
   refuses 2 'takes no state' kv-send a.h5 --bench mpi:1
+  refuses 2 '--dry-run is of a state' kv-send --bench mpi:1 --dry-run
+  refuses 2 '--wire-dtype is of a state' kv-send --bench mpi:1 --wire-dtype int8
+  refuses 2 '--bench-size goes with --bench' kv-send a.h5 -o b.h5 --bench-size 64Ki
   refuses 2 'is for mpi: endpoints' kv-send a.h5 -o b.h5 --fault drop=0.1
+  refuses 2 'no room beside signs of life; at least 512' kv-send mpi:1 -o b.h5 --max-rate 100
 }
 
 @test "what a report cannot know is null, not left out" {

@@ -160,6 +160,10 @@ case $scenario in
     job -n 1 "$rank" --out mpi:1 --measure : -n 1 "$rank" --in mpi:0 --compute 2 --compare
     succeeds; grep -qx "measured a link" "$work/out" || no "no rate"
     grep -qx identical "$work/out" || no "not identical" ;;
+  measure_stalled)  # signs of life arrive, probes do not
+    job -n 1 "$rank" --out mpi:1 --measure --timeout 4 --fault stall=0 : -n 1 "$rank" --in mpi:0 --out "$target" --timeout 4
+    fails "rank 1: stalled: no probe has been answered"
+    [ "$status" -eq 5 ] || no "the status should be 5" ;;
   *) echo "no scenario $scenario"; exit 1 ;;
 esac
 [ "$took" -le $limit_s ] || no "took too long"

@@ -264,7 +264,6 @@ Result<Delivered> deliver(Tool& tool, const Delivery& delivery, kv::Source& sour
         HETERO_TRY(delivered.seconds, copy_state(preview, sink));
         return delivered;
     }
-    HETERO_CHECK(check_specs(tool, *specs, source.header().identity));
     const Schemes schemes = schemes_of(*specs, source.header());
     const auto converted =
         kv::convert_state(preview, sink, schemes.k, schemes.v, false, tool.provenance("quantize " + describe(schemes)),

@@ -26,8 +26,8 @@ struct Delivery {
 // that does not apply is ignored.
 Result<Delivery> read_delivery(const OptionTable& table, const DeliveryOptions& options, const std::string& output);
 
-// Copies or converts all layers from `source` to `sink`, which is that of `endpoint`, and says in the report how. The
-// plans of an automatic choice that are not for the state are left out of it.
+// Copies or converts all layers from `source` to `sink`, which is that of `endpoint`, and says in the report how.
+// `delivery.specs` are for the state (check_specs); the plans of an automatic choice that are not are left out of it.
 struct Delivered {
     kv::Header header;   // as it was written
     double seconds = 0;  // since the other side was ready

@@ -79,7 +79,7 @@ Result<Endpoints> prepare_endpoints(Tool& tool, const std::vector<std::string>& 
         return fail(Errc::usage, "--dry-run moves nothing: it cannot be used with an mpi: endpoint");
     }
     for (const char* name : {"fault", "max-rate"})
-        if (tool.options().on_command_line(name) && !any_mpi)
+        if (tool.options().on_command_line(name) && !any_mpi && !options.dry_run)
             return fail(Errc::usage, "--{} is for mpi: endpoints, and there is none", name);
     const auto is_pipe = [](const transport::Endpoint& one) { return one.kind == transport::EndpointKind::pipe; };
     if (std::count_if(result.inputs.begin(), result.inputs.end(), is_pipe) > 1) {

@@ -212,6 +212,23 @@ private:
     double milliseconds_ = 0;
 };
 
+// What a state in another representation than the session's cannot come from. `prefix`: where the state begins with
+// one.
+Status check_delivery(const Delivery& delivery, const engine::KvStorage& storage, const kv::Header* prefix) {
+    if (!delivery.specs) return {};
+    if (storage.codecs) {
+        return fail(Errc::usage, "{}: --kv-dtype keeps codes, which are stored as they are: give one of the two",
+                    delivery.specs->plan ? "--plan" : "--wire-dtype");
+    }
+    if (prefix != nullptr && is_quantized(*prefix)) {
+        return fail(Errc::usage,
+                    "{}: the prefix is quantized already, and quantizing again adds error to error: start from the "
+                    "unquantized state",
+                    delivery.specs->plan ? "--plan" : "--wire-dtype");
+    }
+    return {};
+}
+
 }  // namespace
 
 Status run_warm(Tool& tool, const PrefillOptions& options) {
@@ -227,23 +244,6 @@ Status run_warm(Tool& tool, const PrefillOptions& options) {
         return fail(Errc::resource, "the packed weights are not kept in '{}'; name a folder with --cache", folder);
     }
     tool.note("{} bytes of packed weights are kept in {}", session->packed_bytes(), folder);
-    return {};
-}
-
-// What a state in another representation than the session's cannot come from. `prefix`: where the state begins with
-// one.
-Status check_delivery(const Delivery& delivery, const engine::KvStorage& storage, const kv::Header* prefix) {
-    if (!delivery.specs) return {};
-    if (storage.codecs) {
-        return fail(Errc::usage, "{}: --kv-dtype keeps codes, which are stored as they are: give one of the two",
-                    delivery.specs->plan ? "--plan" : "--wire-dtype");
-    }
-    if (prefix != nullptr && is_quantized(*prefix)) {
-        return fail(Errc::usage,
-                    "{}: the prefix is quantized already, and quantizing again adds error to error: start from the "
-                    "unquantized state",
-                    delivery.specs->plan ? "--plan" : "--wire-dtype");
-    }
     return {};
 }
 

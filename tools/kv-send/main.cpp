@@ -24,8 +24,12 @@ Status send(Tool& tool, const SendOptions& options) {
     if (!options.bench_peer.empty()) {
         if (!options.input.empty() || !options.output.empty())
             return fail(Errc::usage, "--bench measures a link and takes no state");
+        for (const char* name : {"sequence", "wire-dtype", "plan", "dry-run"})
+            if (tool.options().on_command_line(name))
+                return fail(Errc::usage, "--{} is of a state; --bench measures a link and takes no state", name);
         return bench(tool, options.bench_peer, options.bench_sizes, options.transfer);
     }
+    if (!options.bench_sizes.empty()) return fail(Errc::usage, "--bench-size goes with --bench");
     if (options.input.empty()) return fail(Errc::usage, "IN is missing; see --help");
     const bool dry_run = options.transfer.dry_run;
     if (options.output.empty() && !dry_run) return fail(Errc::usage, "no output: give an endpoint with -o");
@@ -47,6 +51,7 @@ Status send(Tool& tool, const SendOptions& options) {
     }
     HETERO_TRY(auto opened, open_source(tool, endpoints.inputs.front(), options.transfer.transport(tool), "send"));
     HETERO_TRY(const auto source, select_sequences(std::move(opened.source), options.sequences));
+    if (delivery.specs) HETERO_CHECK(check_specs(tool, *delivery.specs, source->header().identity));
     std::unique_ptr<kv::Sink> sink = discarding_sink();
     if (!dry_run) {
         HETERO_TRY(sink, transport::open_sink(endpoints.outputs.front(), options.transfer.transport(tool)));

@@ -78,6 +78,21 @@ TEST_CASE("a link's latency and rate are found, with little sent over a slow one
     }
 }
 
+TEST_CASE("a link that is to carry less than it can is not filled to find that out") {
+    TimePoint now{};
+    MemoryPair pair(1);
+    Link there(std::make_unique<TimedChannel>(pair.end(0), now, 20e-6, 10e9), options(WireRole::sender), now);
+    Link here(std::make_unique<TimedChannel>(pair.end(1), now, 20e-6, 10e9), options(WireRole::receiver), now);
+    LinkMeasure measure(there, 21, 1'000'000);
+    for (; !measure.rate() && now < TimePoint{} + std::chrono::seconds(5); now += std::chrono::microseconds(2)) {
+        measure.step(now);
+        here.step(now);
+    }
+    REQUIRE(measure.rate());
+    CHECK(measure.rate()->bytes_per_s == 1e6);
+    CHECK(there.counters().bytes_sent < (65U << 10) + 40 * 128);
+}
+
 TEST_CASE("lost probes are sent again, and a peer that is gone ends the measurement") {
     const kv::State state = make_state();
     TimePoint now{};
@@ -104,6 +119,13 @@ TEST_CASE("lost probes are sent again, and a peer that is gone ends the measurem
         run(30, false);
         REQUIRE(there.error());
         CHECK(there.error()->message == "rank 1: no sign of life for 8 s");
+    }
+    SUBCASE("stalled") {
+        faults.stall_after = 0;  // signs of life alone
+        pair.set_faults(0, faults);
+        run(30, true);
+        REQUIRE(there.error());
+        CHECK(there.error()->message == "rank 1: stalled: no probe has been answered for 8 s");
     }
     SUBCASE("left") {
         here.say_bye();

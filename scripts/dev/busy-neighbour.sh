@@ -10,7 +10,10 @@ threads=${2:-$(nproc)} rounds=${3:-5} bin=${BIN:-build/release/bin}
 work=$(mktemp -d)
 spinners=()
 end_spinners() {
-    for pid in "${spinners[@]}"; do kill "$pid" && wait "$pid" || true; done 2>/dev/null
+    for pid in "${spinners[@]}"; do
+        kill "$pid" || continue
+        wait "$pid" || true
+    done 2>/dev/null
     spinners=()
 }
 trap 'end_spinners; rm -rf "$work"' EXIT

@@ -109,8 +109,8 @@ folder=$HETERO_TESTDATA/golden/tiny/llama/bf16
   [ "$(json_value top1_agreement <<<"$output")" = 1.0 ]
   [ "$(json_value perplexity_in <<<"$output")" = "$(json_value perplexity_out <<<"$output")" ]
   perplexity=$(json_value perplexity_in <<<"$output")
-  run --separate-stderr hetero-prefill -m "$tiny" --score text --kv-dtype f32 --json
-  awk -v a="$perplexity" -v b="$(json_value perplexity <<<"$output")" 'BEGIN { d = a / b - 1; exit !(d * d < 1e-8) }'
+  run --separate-stderr hetero-prefill -m "$tiny" --score text --kv-dtype f32 --precise --json
+  awk -v a="$perplexity" -v b="$(json_value perplexity <<<"$output")" 'BEGIN { d = a / b - 1; exit !(d * d < 1e-12) }'
   run --separate-stderr hetero-convert "$tiny" -o small.gguf --dtype q4_0 --check text
   [[ $output =~ ^perplexity\ [0-9.]+\ -\>\ [0-9.]+\ over\ [0-9]+\ tokens ]]
   # A text that cannot be read is noticed before the work, and nothing is left.

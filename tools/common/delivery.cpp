@@ -56,6 +56,7 @@ std::string objection(const Specs& specs, const kv::Identity& identity) {
     if (!kv::same_weights(plan, identity)) return "it was calibrated with other weights of the same source";
     if (!plan.gate) return "it holds no gate: calibrate with --epsilon";
     if (!plan.gate->passed) return fmt::format("it did not pass its gate of epsilon {}", plan.gate->epsilon);
+    if (!plan.held_out) return "it was checked on no held-out text";
     return "";
 }
 
@@ -90,7 +91,7 @@ private:
                 certified_.push_back(&specs);
             } else {
                 wire_["candidates"].push_back({{"name", specs.plan_path}, {"certified", false}, {"reason", why}});
-                say(fmt::format("{} is no candidate: {}", specs.plan_path, why));
+                tool_.note("{} is no candidate: {}", specs.plan_path, why);
             }
         }
         if (certified_.empty()) {

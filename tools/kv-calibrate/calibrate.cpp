@@ -281,6 +281,11 @@ private:
             report["plan"] = rows_[*plan_row_].name;
             report["bits_per_value"] = plan.bits_per_value;
             HETERO_CHECK(write(options_.output, kv::to_toml(plan)));
+            tool_.note("{}: {}, {:.3f} bits per value{}", options_.output.empty() ? "no -o, no plan" : options_.output,
+                       rows_[*plan_row_].name, plan.bits_per_value,
+                       !plan.gate          ? ", no --epsilon to certify it"
+                       : plan.gate->passed ? ", certified"
+                                           : ", not certified");
             if (plan.gate && !plan.gate->passed) {
                 verdict = fail(Errc::check_failed, "over epsilon: {} reaches {:.3g} on the {} texts, allowed are {}",
                                rows_[*plan_row_].name, worst(rows_[*plan_row_]),

@@ -20,7 +20,7 @@ std::string csv_figures(const std::optional<kv::DriftFigures>& f) {
 
 std::string to_markdown(const std::vector<Row>& rows, double epsilon) {
     std::string out = fmt::format(
-        "| format | bits/value | positions | KL mean | KL max | E_p p99 | E_p max | E_p <= {} | top-1 | KL held out |\n"
+        "| format | bits/value | positions | KL mean | KL max | E_p p99 | E_p max | E_p <= {}, all texts | top-1 | KL held out |\n"
         "|---|---|---|---|---|---|---|---|---|---|\n",
         epsilon);
     for (const Row& row : rows) {

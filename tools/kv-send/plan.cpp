@@ -104,7 +104,7 @@ Status plan(Tool& tool, const transport::Endpoint& input, const kv::Header& sent
     // A reader of stdout expects a state.
     if (!output || output->kind != transport::EndpointKind::pipe) HETERO_CHECK(tool.print(table(rows)));
     if (merges) tool.note("{} shards are put together", files);
-    tool.note("{} chunks of {} tokens, {} at most", chunks, plan.tokens_per_chunk,
+    tool.note("{} chunks of up to {} tokens, {} at most", chunks, plan.tokens_per_chunk,
               format_bytes(plan.largest_chunk_bytes));
     if (to_rank)
         tool.note("hkv-mpi {}: header of {}; the other rank is not asked", plan.protocol_version,

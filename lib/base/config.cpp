@@ -159,6 +159,7 @@ Result<Config> Config::load(const SettingNames& names, const std::string& path) 
     };
     if (!path.empty()) {
         HETERO_TRY(const std::string text, read_text_file(path, max_file_bytes, "configuration file"));
+        HETERO_CHECK(check_toml_depth(text, path));
         try {
             const toml::table file = toml::parse(text, path);
             HETERO_CHECK(read_table(file, true));

@@ -59,7 +59,37 @@ const TomlNode* TomlNode::find(std::string_view key) const noexcept {
     return found == table->end() ? nullptr : &found->second;
 }
 
+Status check_toml_depth(std::string_view text, const std::string& name) {
+    constexpr int max_dots = 64;
+    int dots = 0;
+    std::uint32_t line = 1;
+    std::string_view quote;  // of the string that is open
+    for (std::size_t i = 0; i < text.size(); ++i) {
+        const char c = text[i];
+        if (c == '\n') ++line;
+        if (!quote.empty()) {
+            if (c == '\\' && quote[0] == '"') {
+                ++i;
+            } else if (text.substr(i).starts_with(quote) || (c == '\n' && quote.size() == 1)) {
+                i += quote.size() - 1;
+                quote = {};
+            }
+        } else if (c == '"' || c == '\'') {
+            quote = text.substr(i, text.substr(i).starts_with(std::string(3, c)) ? 3 : 1);
+            i += quote.size() - 1;
+        } else if (c == '#') {
+            i = std::min(text.find('\n', i), text.size()) - 1;
+        } else if (c == '\n' || c == '=' || c == ',' || c == '{' || c == '[') {
+            dots = 0;
+        } else if (c == '.' && ++dots > max_dots) {
+            return fail(Errc::bad_input, "{}:{}: a key of more than {} parts", name, line, max_dots);
+        }
+    }
+    return {};
+}
+
 Result<TomlNode> parse_toml(std::string_view text, const std::string& name) {
+    HETERO_CHECK(check_toml_depth(text, name));
     try {
         const toml::table file = toml::parse(text, name);
         auto document = plain(file);

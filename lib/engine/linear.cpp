@@ -98,10 +98,30 @@ std::uint64_t PackedWeights::bytes_needed(const model::Program& program, const S
 
 namespace {
 
+// Which files these are: the digest of weights samples them, so that two may share it.
+std::string files_of(const std::string& path) {
+    namespace fs = std::filesystem;
+    std::error_code error;
+    std::vector<fs::path> files = {path};
+    if (fs::is_directory(path, error)) {
+        files.clear();
+        for (fs::directory_iterator at(path, error), end; !error && at != end; at.increment(error))
+            if (at->path().extension() == ".safetensors") files.push_back(at->path());
+        std::sort(files.begin(), files.end());
+    }
+    std::string text;
+    for (const fs::path& file : files) {
+        const auto size = fs::file_size(file, error);
+        const auto written = fs::last_write_time(file, error).time_since_epoch().count();
+        text += fmt::format("{} {} {}\n", files.size() > 1 ? file.filename().string() : "", size, written);
+    }
+    return text;
+}
+
 // What a file of packed weights is bound to: these weights, packed so.
 std::string key_of(const model::Model& model, const Share& share) {
-    std::string key = fmt::format("hetero-packed 1\nweights {}\nrank {} of {}\n", to_hex(model.weights_digest),
-                                  share.rank(), share.size());
+    std::string key = fmt::format("hetero-packed 1\nweights {}\n{}rank {} of {}\n", to_hex(model.weights_digest),
+                                  files_of(model.path), share.rank(), share.size());
     for_each_matrix(model.program, share, [&](const model::Matrix& matrix, Range rows) {
         key += fmt::format("{} {} {}x{} {}+{}\n", matrix.name,
                            kernels::packing_info(kernels::packing_of(matrix.dtype)).name, matrix.rows, matrix.cols,

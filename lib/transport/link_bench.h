@@ -16,7 +16,7 @@ struct LinkBenchOptions {
     std::uint64_t max_bytes = 512ULL << 20;  // of one transfer
     double round_s = 0.12;                   // one transfer takes about so long, if max_bytes allows
     int rounds = 15;
-    int round_trips = 5000;
+    int round_trips = 5000;  // fewer on a slow link
 };
 
 // Figures of the rounds, in the order in which they were taken.

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <thread>
 
 #include "base/clock.h"
@@ -25,6 +26,9 @@ constexpr std::uint64_t row_bytes = std::uint64_t{kv_heads} * head_dim * 2;  // 
 constexpr std::uint64_t max_message_bytes = 1U << 30;
 constexpr std::uint64_t usual_part_bytes = 4U << 20;
 constexpr std::uint64_t memory_bytes = 64U << 20;  // at least two layers: as a receiver grants ahead
+
+constexpr int least_round_trips = 20;
+constexpr double latency_s = 2;  // at most so long, if the machine is not busy with something else
 
 enum class Step : std::uint64_t { end, raw_ping, raw_stream, checked_state, unchecked_state };
 
@@ -185,10 +189,17 @@ Result<LinkBench> Bench::lead(const LinkBenchOptions& options) {
         for (const double s : round_trips_s) sample.values.push_back(s / 2 * 1e6);
         return sample;
     };
-    HETERO_CHECK(say(Step::raw_ping, 0, static_cast<std::uint64_t>(options.round_trips)));
-    HETERO_TRY(const auto raw_s, on_mpi_thread([&] { return raw_.ping(options.round_trips); }));
+    const auto ping = [&](int count) -> Result<std::vector<double>> {
+        HETERO_CHECK(say(Step::raw_ping, 0, static_cast<std::uint64_t>(count)));
+        return on_mpi_thread([&] { return raw_.ping(count); });
+    };
+    HETERO_TRY(const auto few_s, ping(least_round_trips));
+    const double mean_s = std::accumulate(few_s.begin(), few_s.end(), 0.0) / least_round_trips;
+    const int round_trips =
+        std::max(least_round_trips, static_cast<int>(std::min<double>(options.round_trips, latency_s / mean_s)));
+    HETERO_TRY(const auto raw_s, ping(round_trips));
     bench.raw_us = one_way_us(raw_s);
-    HETERO_TRY(const MpiWorld::Measured measured, world_->measure(peer_->rank, options.round_trips));
+    HETERO_TRY(const MpiWorld::Measured measured, world_->measure(peer_->rank, round_trips));
     bench.frames_us = one_way_us(measured.round_trips_s);
     const auto in_a_round = [&](double bytes_per_s) {
         return std::min(static_cast<double>(options.max_bytes), bytes_per_s * options.round_s);

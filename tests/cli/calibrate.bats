@@ -170,3 +170,14 @@ STUB
   [ "$(ls shared/work/journal-?-of-3.txt | wc -l)" -eq 3 ]
   refuses 2 'TASKS' "$scripts/slurm-array.sh" many "$tiny" 8 shared
 }
+
+@test "names that are not UTF-8 stay out of plans, journals are regular files" {
+  texts
+  cp a.ids $'x\xff.ids'
+  calibrate --text @$'x\xff.ids' --bits 8 -o plan.toml -q >/dev/null
+  hetero-prefill -m "$tiny" --tokens 5,6,7 -o s.h5 -q
+  kv-quantize s.h5 --plan plan.toml -o q.h5 -q
+  mkdir work
+  mkfifo work/journal-other.txt
+  refuses 3 'no regular file' calibrate --bits 8 -o b.toml --resume work
+}

@@ -100,7 +100,6 @@ lab=$HETERO_BIN/kv_lab
 
 @test "kinds and shards over MPI" {
   need_mpi
-  export ASAN_OPTIONS=detect_leaks=0  # what Open MPI never frees
   "$lab" make windows windows.h5
   "$lab" make latent latent.h5
   "$lab" split windows.h5 2 state.h5
@@ -117,7 +116,6 @@ lab=$HETERO_BIN/kv_lab
 
 @test "the ranks of a group read a state in shards" {
   need_mpi
-  export ASAN_OPTIONS=detect_leaks=0  # what Open MPI never frees
   hetero-prefill -m "$tiny" -p "Hello world" -o whole.h5 -q
   "$lab" split whole.h5 4 state.h5
   hetero-decode -m "$tiny" whole.h5 -n 8 --json -q | json_list token_ids >expected

@@ -208,3 +208,13 @@ END
   kv-send --config kv-send.toml state.h5 -o sent.h5
   refuses 2 'group' kv-quantize state.h5 --dtype int8 --group 0 -o x.h5
 }
+
+@test "a settings file of endless keys is refused" {
+  for text in '%s=1' '[%s]'; do
+    # shellcheck disable=SC2059
+    printf "$text\n" "$(printf 'a.%.0s' {1..50000})b" >deep.toml
+    refuses 3 'deep.toml:1: a key of more than' hw-probe --config deep.toml
+  done
+  printf 'log_level = "%s"\n' "$(printf '.%.0s' {1..100})" >dots.toml
+  refuses 2 'log' hw-probe --config dots.toml
+}

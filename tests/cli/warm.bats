@@ -57,3 +57,18 @@ kept() { find "$1/packed" -name '*.packed' 2>/dev/null | wc -l; }
   cmp graph.text eager.text
   cmp graph.score eager.score
 }
+
+@test "a model file that was written to since is packed anew" {
+  cp "$packed" m.gguf
+  hetero-prefill -m m.gguf --warm --cache c -q
+  hetero-prefill -m m.gguf --warm --cache c -q
+  [ "$(kept c)" -eq 1 ]
+  touch -d '2001-02-03' m.gguf
+  hetero-prefill -m m.gguf --warm --cache c -q
+  [ "$(kept c)" -eq 2 ]
+}
+
+@test "what writes no state takes no representation of one" {
+  refuses 2 '--plan' hetero-prefill -m "$packed" --score text --plan missing.toml
+  refuses 2 '--wire-dtype' hetero-prefill -m "$packed" --warm --wire-dtype int8
+}

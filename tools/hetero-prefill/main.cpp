@@ -6,16 +6,22 @@ using namespace hetero::tool;
 
 namespace {
 
-Status check_usage(const PrefillOptions& options) {
+Status check_no_state(const OptionTable& table, std::string_view what) {
+    for (const char* name : {"plan", "wire-dtype"})
+        if (table.on_command_line(name)) return fail(Errc::usage, "{} writes no state, which --{} is for", what, name);
+    return {};
+}
+
+Status check_usage(const OptionTable& table, const PrefillOptions& options) {
     if (options.model.path.empty()) return fail(Errc::usage, "no model: give one with -m");
     if (!options.score.empty()) {
         if (!options.output.empty() || !options.prefix.empty() || has_prompt(options.prompt) ||
             !options.logits_out.empty()) {
             return fail(Errc::usage, "--score takes no prompt and writes no state");
         }
-        return {};
+        return check_no_state(table, "--score");
     }
-    if (options.warms_only()) return {};
+    if (options.warms_only()) return check_no_state(table, "--warm without a prompt");
     HETERO_CHECK(check_prompt_options(options.prompt, options.prefix == "-"));
     if (!has_prompt(options.prompt)) {
         return fail(Errc::usage, "no prompt: give one of --prompt, --file, --tokens, --jsonl");
@@ -72,7 +78,7 @@ int main(int argc, char** argv) {
 
     return tool.run(argc, argv, [&]() -> Status {
         HETERO_CHECK(check_warm(table, options.model));
-        HETERO_CHECK(check_usage(options));
+        HETERO_CHECK(check_usage(table, options));
         HETERO_CHECK(check_device(tool, options.model));
         if (options.warms_only()) return run_warm(tool, options);
         return options.score.empty() ? run_prefill(tool, options) : run_score(tool, options);

@@ -317,7 +317,7 @@ private:
         kv::PrecisionPlan plan;
         const kv::ProvenanceEntry program = tool_.provenance("");
         plan.tool = fmt::format("{} {}", program.tool, program.version);
-        plan.model_name = loaded_.identity.model_id;
+        plan.model_name = to_valid_utf8(loaded_.identity.model_id);
         plan.arch_digest = loaded_.identity.arch_digest;
         plan.lineage = loaded_.identity.lineage;
         plan.weights_digest = loaded_.identity.weights_digest;

@@ -56,7 +56,7 @@ Result<std::vector<calib::Text>> read_texts(const CalibrateOptions& options, con
     for (const std::string& file : files) {
         const bool ids = file.starts_with('@');
         calib::Text text;
-        text.name = std::filesystem::path(ids ? file.substr(1) : file).stem().string();
+        text.name = to_valid_utf8(std::filesystem::path(ids ? file.substr(1) : file).stem().string());
         if (ids) {
             HETERO_TRY(text.tokens, parse_token_list(file));
         } else {

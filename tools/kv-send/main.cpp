@@ -24,7 +24,7 @@ Status send(Tool& tool, const SendOptions& options) {
     if (!options.bench_peer.empty()) {
         if (!options.input.empty() || !options.output.empty())
             return fail(Errc::usage, "--bench measures a link and takes no state");
-        for (const char* name : {"sequence", "wire-dtype", "plan", "dry-run"})
+        for (const char* name : {"sequence", "wire-dtype", "plan", "dry-run", "max-rate"})
             if (tool.options().on_command_line(name))
                 return fail(Errc::usage, "--{} is of a state; --bench measures a link and takes no state", name);
         return bench(tool, options.bench_peer, options.bench_sizes, options.transfer);

@@ -1,13 +1,12 @@
 #include "base/config.h"
 
-#include <toml++/toml.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <utility>
 
 #include "base/printable.h"
 #include "base/toml.h"
+#include "base/toml_table.h"
 #include "base/units.h"
 
 namespace hetero {
@@ -159,17 +158,13 @@ Result<Config> Config::load(const SettingNames& names, const std::string& path) 
     };
     if (!path.empty()) {
         HETERO_TRY(const std::string text, read_text_file(path, max_file_bytes, "configuration file"));
-        HETERO_CHECK(check_toml_depth(text, path));
         try {
-            const toml::table file = toml::parse(text, path);
+            HETERO_TRY(const toml::table file, parse_toml_table(text, path));
             HETERO_CHECK(read_table(file, true));
             for (const auto& [key, node] : file) {
                 if (with_dashes(key.str()) != names.tool || !node.is_table()) continue;
                 HETERO_CHECK(read_table(*node.as_table(), false));
             }
-        } catch (const toml::parse_error& error) {
-            return fail(Errc::bad_input, "{}:{}: {}", path, error.source().begin.line,
-                        printable(error.description(), 200));
         } catch (const std::bad_alloc&) {
             return fail(Errc::resource, "{}: not enough memory to read it", path);
         }

@@ -1,7 +1,6 @@
 #include "base/toml.h"
 
 #include <fcntl.h>
-#include <toml++/toml.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 
 #include "base/errno_text.h"
 #include "base/printable.h"
+#include "base/toml_table.h"
 
 namespace hetero {
 namespace {
@@ -49,16 +49,6 @@ std::optional<TomlNode> plain(const toml::node& node) {
     return out;
 }
 
-}  // namespace
-
-const TomlNode* TomlNode::find(std::string_view key) const noexcept {
-    const Table* table = as<Table>();
-    if (table == nullptr) return nullptr;
-    const auto found =
-        std::find_if(table->begin(), table->end(), [key](const auto& entry) { return entry.first == key; });
-    return found == table->end() ? nullptr : &found->second;
-}
-
 Status check_toml_depth(std::string_view text, const std::string& name) {
     constexpr int max_dots = 64;
     int dots = 0;
@@ -88,18 +78,34 @@ Status check_toml_depth(std::string_view text, const std::string& name) {
     return {};
 }
 
-Result<TomlNode> parse_toml(std::string_view text, const std::string& name) {
+}  // namespace
+
+const TomlNode* TomlNode::find(std::string_view key) const noexcept {
+    const Table* table = as<Table>();
+    if (table == nullptr) return nullptr;
+    const auto found =
+        std::find_if(table->begin(), table->end(), [key](const auto& entry) { return entry.first == key; });
+    return found == table->end() ? nullptr : &found->second;
+}
+
+Result<toml::table> parse_toml_table(std::string_view text, const std::string& name) {
     HETERO_CHECK(check_toml_depth(text, name));
     try {
-        const toml::table file = toml::parse(text, name);
-        auto document = plain(file);
-        if (!document) return fail(Errc::bad_input, "{}: dates and times have no meaning here", name);
-        return std::move(*document);
+        return toml::parse(text, name);
     } catch (const toml::parse_error& error) {
         return fail(Errc::bad_input, "{}:{}: {}", name, error.source().begin.line, printable(error.description(), 200));
     } catch (const std::bad_alloc&) {
         return fail(Errc::resource, "{}: not enough memory to read it", name);
     }
+}
+
+Result<TomlNode> parse_toml(std::string_view text, const std::string& name) try {
+    HETERO_TRY(const toml::table file, parse_toml_table(text, name));
+    auto document = plain(file);
+    if (!document) return fail(Errc::bad_input, "{}: dates and times have no meaning here", name);
+    return std::move(*document);
+} catch (const std::bad_alloc&) {
+    return fail(Errc::resource, "{}: not enough memory to read it", name);
 }
 
 // A pipe works as well as a file: `--config <(...)`.

@@ -29,10 +29,6 @@ struct TomlNode {
 // which these formats have no use), resource (no memory).
 Result<TomlNode> parse_toml(std::string_view text, const std::string& name);
 
-// bad_input where a key or header has more parts between dots than any document of ours needs: the parser would recurse
-// into each.
-Status check_toml_depth(std::string_view text, const std::string& name);
-
 // A whole file or pipe of at most `max_bytes`; `what`: "configuration file". Errors: bad_input (absent, a folder, too
 // large), resource (not readable).
 Result<std::string> read_text_file(const std::string& path, std::size_t max_bytes, std::string_view what);

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -80,9 +79,6 @@ Result<Journal> Journal::open(const std::string& folder, const std::string& writ
     journal.path_ = (fs::path(folder) / fmt::format("{}{}{}", prefix, writer, suffix)).string();
     journal.fd_ = ::open(journal.path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     if (journal.fd_ < 0) return fail(Errc::resource, "{}: {}", journal.path_, errno_text(errno));
-    struct stat status = {};
-    if (::fstat(journal.fd_, &status) != 0 || !S_ISREG(status.st_mode))
-        return fail(Errc::bad_input, "{}: is no regular file; remove it, or use another folder", journal.path_);
     // A file system without locks leaves it to the caller that writers have unlike names.
     if (::flock(journal.fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
         return fail(Errc::resource, "{}: another process writes it; wait for it, or use another folder", journal.path_);

@@ -180,4 +180,7 @@ STUB
   mkdir work
   mkfifo work/journal-other.txt
   refuses 3 'no regular file' calibrate --bits 8 -o b.toml --resume work
+  mkdir own
+  mkfifo own/journal-run.txt
+  refuses 3 'no regular file' calibrate --bits 8 -o b.toml --resume own
 }

@@ -11,6 +11,14 @@ inline constexpr DType kTypes[] = {DType::f32, DType::f16, DType::bf16};
 
 inline std::size_t bytes_of(DType type) { return type == DType::f32 ? 4 : 2; }
 
+// To twice the widest vector of any backend, then some beyond.
+inline std::vector<std::size_t> lengths() {
+    std::vector<std::size_t> out;
+    for (std::size_t n = 1; n <= 130; n += n < 70 ? 1 : 7) out.push_back(n);
+    out.push_back(256);
+    return out;
+}
+
 // Rows of `n` values of a type with gaps of NaN between them, from `skew` elements after an aligned address; and the
 // values that these are.
 struct Block {

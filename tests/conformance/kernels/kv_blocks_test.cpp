@@ -10,14 +10,6 @@ using namespace hetero::test;
 
 namespace {
 
-// 0 to twice the widest vector of any backend, then some beyond.
-std::vector<std::size_t> lengths() {
-    std::vector<std::size_t> out;
-    for (std::size_t n = 1; n <= 130; n += n < 70 ? 1 : 7) out.push_back(n);
-    out.push_back(256);
-    return out;
-}
-
 // Equal as numbers: the sign of a zero is left open.
 bool all_equal(const Guarded<float>& a, const Guarded<float>& b, std::size_t n) {
     for (std::size_t i = 0; i < n; ++i)

@@ -8,10 +8,8 @@ using namespace hetero::test;
 namespace {
 
 std::vector<std::size_t> column_counts() {
-    std::vector<std::size_t> out;
-    for (std::size_t n = 1; n <= 130; n += n < 70 ? 1 : 7) out.push_back(n);
-    for (const std::size_t n : {std::size_t{128}, std::size_t{256}, std::size_t{512}, std::size_t{520}})
-        out.push_back(n);
+    std::vector<std::size_t> out = lengths();
+    for (const std::size_t n : {std::size_t{128}, std::size_t{512}, std::size_t{520}}) out.push_back(n);
     return out;
 }
 
@@ -104,7 +102,7 @@ TEST_CASE("codes of unlike widths, and back") {
                     for (std::size_t row = 0; row < rows; ++row)
                         for (std::size_t c = 0; c < n; ++c) {
                             const float value = x.get(row, c);
-                            if (value < zero[c] || value > zero[c] + range[c]) x.set(row * x.stride + c, zero[c]);
+                            if (value < zero[c] || value - zero[c] > range[c]) x.set(row * x.stride + c, zero[c]);
                         }
                     const std::size_t row_bytes = (n * static_cast<std::size_t>(mean) + 31) / 32 * 4, gap = 3;
                     Guarded<std::uint8_t> want(rows * (row_bytes + gap)), found(want.size(), 1);

@@ -44,6 +44,12 @@ Status convert(kv::Source& source, const std::string& path, const kv::Scheme& sc
     return kv::convert_state(source, *sink, scheme, scheme, false, {"test", "1", "convert"}, 2).map([](const auto&) {});
 }
 
+bool reset_peak() {
+    std::ofstream reset("/proc/self/clear_refs");
+    return static_cast<bool>(reset << "5" << std::flush);
+}
+constexpr const char* no_peak = "the peak of this process's memory cannot be reset";
+
 #ifdef __SANITIZE_ADDRESS__
 constexpr bool sanitized = true;
 #else
@@ -66,10 +72,7 @@ TEST_CASE("converting a file needs memory for a few of its layers") {
         source.repeat(n_layers);
         REQUIRE(convert(source, from, plain_scheme("f16")));
     }
-    {
-        std::ofstream reset("/proc/self/clear_refs");
-        if (!(reset << "5" << std::flush)) return note_skip("the peak of this process's memory cannot be reset");
-    }
+    if (!reset_peak()) return note_skip(no_peak);
     const std::uint64_t before = status_kib("VmRSS");
     {
         auto source = kv::open_file(from, kv::Verify::checksums);
@@ -95,10 +98,7 @@ TEST_CASE("what a conversion is said to hold at once is what it takes") {
     }
     for (const std::string spec : {"int8:token", "wf4:channel:g64", "had:int4:token:asym"}) {
         CAPTURE(spec);
-        {
-            std::ofstream reset("/proc/self/clear_refs");
-            if (!(reset << "5" << std::flush)) return note_skip("the peak of this process's memory cannot be reset");
-        }
+        if (!reset_peak()) return note_skip(no_peak);
         const std::uint64_t before = status_kib("VmRSS");
         auto source = kv::open_file(from, kv::Verify::checksums);
         REQUIRE(source.has_value());

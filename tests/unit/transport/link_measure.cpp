@@ -8,14 +8,6 @@ using namespace hetero::test;
 
 namespace {
 
-LinkOptions options(WireRole role) {
-    LinkOptions out;
-    out.role = role;
-    out.peer = role == WireRole::sender ? "rank 1" : "rank 0";
-    out.session = role == WireRole::sender ? 5 : 0;
-    return out;
-}
-
 // Hands frames on after a latency, and no faster than a rate.
 class TimedChannel final : public Channel {
 public:
@@ -61,9 +53,9 @@ TEST_CASE("a link's latency and rate are found, with little sent over a slow one
         TimePoint now{};
         MemoryPair pair(1);
         Link there(std::make_unique<TimedChannel>(pair.end(0), now, link.latency_s, link.bytes_per_s),
-                   options(WireRole::sender), now);
+                   link_options(WireRole::sender), now);
         Link here(std::make_unique<TimedChannel>(pair.end(1), now, link.latency_s, link.bytes_per_s),
-                  options(WireRole::receiver), now);
+                  link_options(WireRole::receiver), now);
         LinkMeasure measure(there);
         while (!measure.rate() && now < TimePoint{} + std::chrono::seconds(5)) {
             measure.step(now);
@@ -81,8 +73,8 @@ TEST_CASE("a link's latency and rate are found, with little sent over a slow one
 TEST_CASE("a link that is to carry less than it can is not filled to find that out") {
     TimePoint now{};
     MemoryPair pair(1);
-    Link there(std::make_unique<TimedChannel>(pair.end(0), now, 20e-6, 10e9), options(WireRole::sender), now);
-    Link here(std::make_unique<TimedChannel>(pair.end(1), now, 20e-6, 10e9), options(WireRole::receiver), now);
+    Link there(std::make_unique<TimedChannel>(pair.end(0), now, 20e-6, 10e9), link_options(WireRole::sender), now);
+    Link here(std::make_unique<TimedChannel>(pair.end(1), now, 20e-6, 10e9), link_options(WireRole::receiver), now);
     LinkMeasure measure(there, 21, 1'000'000);
     for (; !measure.rate() && now < TimePoint{} + std::chrono::seconds(5); now += std::chrono::microseconds(2)) {
         measure.step(now);
@@ -97,7 +89,8 @@ TEST_CASE("lost probes are sent again, and a peer that is gone ends the measurem
     const kv::State state = make_state();
     TimePoint now{};
     MemoryPair pair(4);
-    Link there(pair.end(0), options(WireRole::sender), now), here(pair.end(1), options(WireRole::receiver), now);
+    Link there(pair.end(0), link_options(WireRole::sender), now),
+        here(pair.end(1), link_options(WireRole::receiver), now);
     Faults faults;
     faults.drop = 0.2;
     pair.set_faults(0, faults);

@@ -10,6 +10,14 @@
 
 namespace hetero::test {
 
+inline transport::LinkOptions link_options(transport::WireRole role) {
+    transport::LinkOptions options;
+    options.role = role;
+    options.peer = role == transport::WireRole::sender ? "rank 1" : "rank 0";
+    options.session = role == transport::WireRole::sender ? 0xABCDEF : 0;
+    return options;
+}
+
 class MemoryPair {
 public:
     explicit MemoryPair(std::uint32_t seed) : seed_(seed) {}

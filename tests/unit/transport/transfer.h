@@ -58,14 +58,6 @@ public:
     double sender_starts_at_s = 0, receiver_opens_at_s = 0, receiver_pause_s = 0;
 
 private:
-    static LinkOptions link_options(WireRole role) {
-        LinkOptions options;
-        options.role = role;
-        options.peer = role == WireRole::sender ? "rank 1" : "rank 0";
-        options.session = role == WireRole::sender ? 0xABCDEF : 0;
-        return options;
-    }
-
     void step_sender() {
         sender_.step(now_);
         if (sender_.error() || sender_.committed()) return;

@@ -14,21 +14,13 @@ using namespace hetero::transport;
 
 namespace {
 
-LinkOptions link_options(WireRole role) {
-    LinkOptions options;
-    options.role = role;
-    options.peer = role == WireRole::sender ? "rank 1" : "rank 0";
-    options.session = role == WireRole::sender ? 9 : 0;
-    return options;
-}
-
 // Both ends and the thread that drives them.
 struct Wire {
     test::MemoryPair pair{1};
     TimePoint begin = std::chrono::steady_clock::now();
     Gate gate;
-    Link sender_link{pair.end(0), link_options(WireRole::sender), begin};
-    Link receiver_link{pair.end(1), link_options(WireRole::receiver), begin};
+    Link sender_link{pair.end(0), test::link_options(WireRole::sender), begin};
+    Link receiver_link{pair.end(1), test::link_options(WireRole::receiver), begin};
     Sender sender{sender_link};
     Receiver receiver{receiver_link};
     std::atomic<bool> stop = false;

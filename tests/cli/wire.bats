@@ -59,6 +59,10 @@ job() {
   refuses 2 'prefix is quantized already' hetero-prefill -m "$tiny" --tokens 1,2,3,4 --prefix q.h5 --plan plan.toml -o x.h5
   hetero-prefill -m "$tiny" --tokens 1,2,3 -o p.h5 -q
   refuses 2 'kv-quantize --plan stores' kv-send p.h5 --plan plan.toml -o x.h5
+  # what a dry run would send, and by which plan
+  kv-send p.h5 --plan plan.toml -o mpi:1 --dry-run --json -q >dry
+  [ "$(json_value plan <dry)" = '"plan.toml"' ]
+  grep -q '"transfer": {' dry
   [ ! -e x.h5 ]
   # a setting gives way to the command line, and does not blame a file
   HETERO_WIRE_DTYPE=int8 hetero-prefill -m "$tiny" --tokens 1,2,3 -o s.h5 -q

@@ -93,13 +93,13 @@ Status plan(Tool& tool, const transport::Endpoint& input, const kv::Header& sent
                           {"v_bytes", plan.layers[l].v_bytes},
                           {"chunks", plan.layers[l].chunks}});
     }
-    tool.report()["plan"] = {{"layers", std::move(layers)},
-                             {"chunks", chunks},
-                             {"tokens_per_chunk", plan.tokens_per_chunk},
-                             {"largest_chunk_bytes", plan.largest_chunk_bytes},
-                             {"shards_merged", merges ? Json(files) : Json(nullptr)},
-                             {"offer_bytes", plan.offer_bytes},
-                             {"protocol_version", plan.protocol_version}};
+    tool.report()["transfer"] = {{"layers", std::move(layers)},
+                                 {"chunks", chunks},
+                                 {"tokens_per_chunk", plan.tokens_per_chunk},
+                                 {"largest_chunk_bytes", plan.largest_chunk_bytes},
+                                 {"shards_merged", merges ? Json(files) : Json(nullptr)},
+                                 {"offer_bytes", plan.offer_bytes},
+                                 {"protocol_version", plan.protocol_version}};
     if (tool.json()) return {};
     // A reader of stdout expects a state.
     if (!output || output->kind != transport::EndpointKind::pipe) HETERO_CHECK(tool.print(table(rows)));

@@ -107,7 +107,7 @@ void ChunkWalk::settle() {
         if (place_.chunk < chunks()) {
             find_bytes();
             place_.layer_index = std::uint64_t{place_.sequence} * n_layers + place_.layer;
-            place_.slot = static_cast<std::uint32_t>(next_slot_ % wire_slots);
+            place_.slot = static_cast<std::uint32_t>(place_.piece % wire_slots);
             if (place_.length > 0) return;
             next_array();
             continue;
@@ -127,9 +127,15 @@ void ChunkWalk::settle() {
 }
 
 void ChunkWalk::advance() {
-    ++next_slot_;
+    ++place_.piece;
     next_array();
     settle();
+}
+
+std::uint64_t total_pieces(const kv::Header& header) {
+    ChunkWalk walk(header);
+    while (!walk.done()) walk.advance();
+    return walk.place().piece;
 }
 
 std::uint64_t total_layers(const kv::Header& header) noexcept {

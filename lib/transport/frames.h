@@ -14,7 +14,8 @@ namespace hetero::transport {
 inline constexpr std::uint16_t wire_version = 1;
 inline constexpr std::size_t frame_header_bytes = 64;
 inline constexpr std::uint32_t wire_slots = 8192;  // chunk payloads are told apart by their number modulo this
-// Largest payload of an OFFER (tokens and logits of all sequences) and of every other kind but CHUNK.
+// Largest payload of an OFFER (tokens and logits of all sequences), of ACCEPT (checksums of what is held) and COMMIT
+// (logits), and of every other kind but CHUNK.
 inline constexpr std::uint64_t max_offer_bytes = 1ULL << 30;
 inline constexpr std::uint64_t max_control_bytes = 64 * 1024;
 inline constexpr std::uint64_t max_probe_bytes = 4 << 20;
@@ -36,6 +37,7 @@ enum class FrameKind : std::uint8_t {
     bye = 14,         // orderly end
     probe = 15,       // unsequenced: bytes for a measurement of the link; answered at once, whatever the tool does
     probe_ack = 16,   // unsequenced: probe `seq` has arrived
+    keep = 17,        // the next chunks are those that the receiver holds
 };
 [[nodiscard]] const char* frame_kind_name(FrameKind kind) noexcept;
 // Unsequenced frames are not repeated when lost; all others are numbered and delivered in order, exactly once.

@@ -52,27 +52,34 @@ void Link::transmit_control(FrameKind kind, std::uint32_t seq, std::vector<std::
     transmit(header, own_payload(std::move(payload)));
 }
 
-void Link::post(FrameKind kind, std::vector<std::byte> payload) {
+void Link::post(FrameKind kind, std::vector<std::byte> payload, std::uint64_t pieces) {
     FrameHeader header;
     header.kind = kind;
     header.payload_crc = crc32c(payload);
-    post_chunk(header, own_payload(std::move(payload)));
+    post_frame(header, own_payload(std::move(payload)), pieces);
 }
 
-void Link::post_chunk(FrameHeader header, Payload payload) {
+void Link::post_chunk(FrameHeader place, Payload payload) { post_frame(place, std::move(payload), 1); }
+
+void Link::post_frame(FrameHeader header, Payload payload, std::uint64_t pieces) {
     if (error_) return;
     if (next_seq_ == ~0U) return give_up({Errc::peer, "frame numbers are used up"});
     header.seq = next_seq_++;
     header.length = payload.bytes.size();
     if (unacknowledged_.empty()) last_acked_ = now_;
     unacknowledged_bytes_ += payload.bytes.size();
-    unacknowledged_.push_back({header, payload});
+    unacknowledged_pieces_ += pieces;
+    unacknowledged_.push_back({header, payload, pieces});
     transmit(header, payload);
 }
 
 void Link::expect(std::uint32_t slot, std::span<std::byte> place, std::shared_ptr<void> owner) {
     if (error_) return;
     if (const Status posted = channel_->expect(slot, place, std::move(owner)); !posted) lost(posted.error().message);
+}
+
+void Link::withdraw(std::uint32_t slot) {
+    if (!error_ && !channel_->withdraw(slot)) violated(fmt::format("KEEP of a chunk that it sends, in slot {}", slot));
 }
 
 std::optional<Frame> Link::next() {
@@ -199,6 +206,7 @@ void Link::acknowledge(std::uint32_t ack, TimePoint now) {
     if (ack > next_seq_) return violated(fmt::format("acknowledged frame {} of {}", ack, next_seq_));
     while (!unacknowledged_.empty() && unacknowledged_.front().header.seq < ack) {
         unacknowledged_bytes_ -= unacknowledged_.front().payload.bytes.size();
+        unacknowledged_pieces_ -= unacknowledged_.front().pieces;
         unacknowledged_.pop_front();
         last_acked_ = now;
     }
@@ -303,20 +311,20 @@ void Link::violated(std::string_view what) {
 void Link::give_up(const Error& reason) {
     if (error_) return;
     error_ = reason;
-    channel_->cancel();
-    unacknowledged_.clear();
-    unacknowledged_bytes_ = 0;
-    ready_.clear();
-    early_.clear();
+    forget_sent();
     if (!peer_left_) transmit_control(FrameKind::abort, 0, encode(reason));
 }
 
 void Link::end_with(Error error) {
     if (error_) return;
     error_ = std::move(error);
+    forget_sent();
+}
+
+void Link::forget_sent() noexcept {
     channel_->cancel();
     unacknowledged_.clear();
-    unacknowledged_bytes_ = 0;
+    unacknowledged_bytes_ = unacknowledged_pieces_ = 0;
     ready_.clear();
     early_.clear();
 }

@@ -23,6 +23,7 @@ public:
 
     Status send(const HeaderBytes& head, Payload payload) override;
     Status expect(std::uint32_t slot, std::span<std::byte> place, std::shared_ptr<void> owner) override;
+    [[nodiscard]] bool withdraw(std::uint32_t slot) override { return places_.erase(slot) != 0; }
     Result<std::optional<Arrival>> receive() override;
     [[nodiscard]] bool sent_all() override { return outbox_.empty() && sending_.empty(); }
     void cancel() noexcept override;

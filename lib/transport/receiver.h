@@ -14,6 +14,7 @@ struct ReceiverOptions {
     std::optional<kv::Identity> expected;       // refuse a state of another model; none: take any
     std::uint64_t memory_bytes = 0;             // more than this for the granted layers: REJECT; 0: not known
     std::uint64_t granted_bytes = 64ULL << 20;  // keep so much granted ahead, at least two layers
+    bool decides = false;                       // an offer waits for accept(): some of it may be held
 };
 
 struct ReceivedLayer {
@@ -31,8 +32,18 @@ public:
     void open(ReceiverOptions options);
     bool step(TimePoint now);
 
+    // With `decides`: an offer is there, and accept() has to follow with buffers for its first layers. Where pieces are
+    // held, the buffers have their bytes.
+    [[nodiscard]] bool offered() const noexcept { return stage_ == Stage::offered; }
+    [[nodiscard]] const Digest& state_key() const noexcept { return state_key_; }  // zeros: none
+    [[nodiscard]] std::uint64_t first_layers() const noexcept { return first_layers_; }
+    void accept(std::vector<std::shared_ptr<kv::Layer>> buffers, std::vector<HeldPieces> held);
+    void reject(const Error& reason);
+    [[nodiscard]] std::uint64_t kept_bytes() const noexcept { return kept_bytes_; }  // that the sender left out
+
     // The state was offered and accepted.
     [[nodiscard]] bool accepted() const noexcept { return stage_ >= Stage::receiving; }
+    // Logits that come late are there with root().
     [[nodiscard]] const kv::Header& header() const noexcept { return header_; }
 
     [[nodiscard]] bool layer_ready() const noexcept;  // the next one in order is complete
@@ -51,7 +62,7 @@ public:
     [[nodiscard]] Link& link() noexcept { return *link_; }
 
 private:
-    enum class Stage { closed, waiting, greeted, receiving, complete, confirmed };
+    enum class Stage { closed, waiting, greeted, offered, receiving, complete, confirmed };
     struct Buffer {
         std::shared_ptr<kv::Layer> layer;
         kv::LayerChecksums checksums;
@@ -61,7 +72,9 @@ private:
     Status handle_checked(const Frame& frame);
     Status handle_offer(const Frame& frame);
     Status handle_chunk(const Frame& frame);
-    void reject(const Error& reason);
+    Status handle_keep(const Frame& frame);
+    Status handle_commit(const Frame& frame);
+    void take_piece(const ChunkPlace& place, std::uint32_t crc);
     void post_places();
     void expect(const ChunkPlace& place);
     [[nodiscard]] Buffer* buffer_of(std::uint64_t layer_index) noexcept;
@@ -73,6 +86,11 @@ private:
     std::uint16_t version_ = min_protocol_version;  // of the conversation
     Digest compat_hash_{};
     kv::Header header_;
+    bool late_logits_ = false;
+    Digest state_key_{};
+    std::uint64_t first_layers_ = 0;
+    std::deque<HeldPieces> held_;  // from the next piece on
+    std::uint64_t kept_bytes_ = 0;
     std::uint64_t granted_ = 0, taken_ = 0, total_ = 0;
     std::deque<Buffer> buffers_;      // layers [taken_, granted_)
     std::optional<ChunkWalk> next_;   // the piece that comes next

@@ -86,7 +86,7 @@ private:
         tables_.assign(header_.sequences.size(), std::vector<kv::LayerChecksums>(header_.identity.n_layers));
         auto lock = gate_->enter();
         HETERO_CHECK(failure());
-        HETERO_CHECK(sender_->begin(header_));
+        HETERO_CHECK(sender_->begin(header_, {.resumable = checksums_}));
         gate_->nudge();
         gate_->wait(lock, [&] { return sender_->accepted() || sender_->error(); });
         return failure();
@@ -130,6 +130,10 @@ private:
         auto lock = gate_->enter();
         gate_->wait(lock, [&] { return sender_->may_send(place.layer_index) || sender_->error(); });
         HETERO_CHECK(failure());
+        if (checksums_ && sender_->held(place.piece) == crc) {
+            sender_->keep(place);
+            return {};
+        }
         sender_->send(place, crc, std::move(payload));
         gate_->nudge();
         return failure();

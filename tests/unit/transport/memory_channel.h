@@ -46,6 +46,7 @@ public:
             places_[slot] = {place, std::move(owner)};
             return {};
         }
+        bool withdraw(std::uint32_t slot) override { return places_.erase(slot) != 0; }
         Result<std::optional<transport::Arrival>> receive() override {
             auto flight = pair_->take(1 - self_);
             if (!flight) return std::optional<transport::Arrival>{};

@@ -267,8 +267,8 @@ Result<Delivered> deliver(Tool& tool, const Delivery& delivery, kv::Source& sour
     }
     const Schemes schemes = schemes_of(*specs, source.header());
     const auto converted =
-        kv::convert_state(preview, sink, schemes.k, schemes.v, false, tool.provenance("quantize " + describe(schemes)),
-                          static_cast<int>(threads));
+        kv::convert_state(preview, sink, schemes.k, schemes.v, delivery.requantize,
+                          tool.provenance("quantize " + describe(schemes)), static_cast<int>(threads));
     if (!converted) {
         sink.abort(converted.error());
         return tl::unexpected(converted.error());

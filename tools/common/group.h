@@ -20,6 +20,9 @@ Status join_group(Tool& tool);
 // What `read` gives on the first rank, on all of them.
 Result<std::string> read_once(const std::function<Result<std::string>()>& read);
 
+// 16 hex digits that name a run: shards of different ones are not put together.
+[[nodiscard]] std::string random_id();
+
 // Outputs of shards are files, and each rank can write its own.
 Status check_shards(const Tool& tool, const std::vector<transport::Endpoint>& outputs);
 

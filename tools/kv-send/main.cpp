@@ -1,10 +1,15 @@
 // kv-send: moves a KV state between endpoints, bit for bit or quantized on its way.
+#include <filesystem>
+
 #include "bench.h"
 #include "common/delivery.h"
 #include "common/endpoints.h"
+#include "common/group.h"
 #include "common/models.h"
 #include "common/sources.h"
 #include "common/tool.h"
+#include "kv/reshard_plan.h"
+#include "kv/shard_files.h"
 #include "plan.h"
 
 using namespace hetero;
@@ -13,18 +18,65 @@ using namespace hetero::tool;
 namespace {
 
 struct SendOptions {
-    std::string input, output, bench_peer;
+    std::string input, output, dtype, bench_peer;
+    std::uint64_t split = 1;
+    bool requantize = false;
     std::vector<std::string> sequences, bench_sizes;
     std::uint64_t threads = 0;
     TransferOptions transfer;
     DeliveryOptions delivery;
 };
 
+// --dtype converts what is stored here, --wire-dtype what goes to another rank.
+Result<Delivery> delivery_of(Tool& tool, const SendOptions& options) {
+    HETERO_TRY(Delivery delivery, read_delivery(tool.options(), options.delivery, options.output));
+    if (options.requantize && options.dtype.empty()) return fail(Errc::usage, "--requantize goes with --dtype");
+    if (options.dtype.empty()) return delivery;
+    HETERO_TRY(const transport::Endpoint to, transport::parse_endpoint(options.output.empty() ? "-" : options.output));
+    if (to.kind == transport::EndpointKind::mpi)
+        return fail(Errc::usage, "--dtype is of what is stored; what goes to {} has --wire-dtype", options.output);
+    if (delivery.converts()) return fail(Errc::usage, "--dtype and --plan exclude each other");
+    auto specs = specs_of_name(options.dtype);
+    if (!specs) return fail(Errc::usage, "--dtype: {}; presets are {}", specs.error().message, quant::preset_names());
+    delivery.specs = std::move(*specs);
+    delivery.requantize = options.requantize;
+    return delivery;
+}
+
+// The files of a state that is split, else the output as it was named.
+Result<std::vector<std::string>> output_names(const SendOptions& options) {
+    if (options.split == 1) return std::vector{options.output};
+    if (options.output.empty()) return std::vector<std::string>{};
+    HETERO_TRY(const transport::Endpoint whole, transport::parse_endpoint(options.output));
+    if (whole.kind != transport::EndpointKind::file)
+        return fail(Errc::usage, "--split: {} cannot be divided; write to a file", options.output);
+    std::error_code error;
+    if (std::filesystem::exists(whole.path, error))
+        return fail(Errc::bad_input, "{}: is there, and would be read instead of the shards beside it; remove it",
+                    whole.path);
+    std::vector<std::string> names;
+    for (std::uint32_t rank = 0; rank < options.split; ++rank)
+        names.push_back(kv::shard_path(whole.path, rank, static_cast<std::uint32_t>(options.split)));
+    return names;
+}
+
+Result<std::unique_ptr<kv::Sink>> open_outputs(const Tool& tool, const SendOptions& options,
+                                               const std::vector<transport::Endpoint>& outputs) {
+    std::vector<std::unique_ptr<kv::Sink>> sinks;
+    for (const transport::Endpoint& output : outputs) {
+        HETERO_TRY(sinks.emplace_back(), transport::open_sink(output, options.transfer.transport(tool)));
+    }
+    if (options.split == 1) return std::move(sinks.front());
+    const auto n = static_cast<std::uint32_t>(options.split);
+    return kv::split_heads(std::move(sinks), kv::cuts_for_ranks(n), options.output,
+                           tool.provenance(fmt::format("reshard tp={} shards={}", n, random_id())));
+}
+
 Status send(Tool& tool, const SendOptions& options) {
     if (!options.bench_peer.empty()) {
         if (!options.input.empty() || !options.output.empty())
             return fail(Errc::usage, "--bench measures a link and takes no state");
-        for (const char* name : {"sequence", "wire-dtype", "plan", "dry-run", "max-rate"})
+        for (const char* name : {"sequence", "dtype", "wire-dtype", "plan", "split", "dry-run", "max-rate"})
             if (tool.options().on_command_line(name))
                 return fail(Errc::usage, "--{} is of a state; --bench measures a link and takes no state", name);
         return bench(tool, options.bench_peer, options.bench_sizes, options.transfer);
@@ -33,28 +85,31 @@ Status send(Tool& tool, const SendOptions& options) {
     if (options.input.empty()) return fail(Errc::usage, "IN is missing; see --help");
     const bool dry_run = options.transfer.dry_run;
     if (options.output.empty() && !dry_run) return fail(Errc::usage, "no output: give an endpoint with -o");
-    HETERO_TRY(const Delivery delivery, read_delivery(tool.options(), options.delivery, options.output));
-    std::string output = options.output;
+    HETERO_TRY(const Delivery delivery, delivery_of(tool, options));
+    HETERO_TRY(std::vector<std::string> outputs, output_names(options));
     std::optional<transport::Endpoint> planned;
-    if (dry_run && !output.empty()) {
-        HETERO_TRY(planned, transport::parse_endpoint(output));
-        if (planned->kind == transport::EndpointKind::mpi) output.clear();  // MPI is not started for a plan
+    if (dry_run && !options.output.empty()) {
+        HETERO_TRY(planned, transport::parse_endpoint(options.output));
+        if (planned->kind == transport::EndpointKind::mpi) outputs.clear();  // MPI is not started for a plan
         if (delivery.automatic)
             return fail(Errc::usage, "--dry-run starts no link that could choose: name the representation");
     }
     HETERO_TRY(const Endpoints endpoints,
-               prepare_endpoints(tool, {options.input}, {output}, options.transfer, {options.delivery.plans, {}}));
+               prepare_endpoints(tool, {options.input}, outputs, options.transfer, {options.delivery.plans, {}}));
     const auto is_link = [](const transport::Endpoint& one) { return one.kind == transport::EndpointKind::mpi; };
     const bool to_link = planned ? is_link(*planned) : !endpoints.outputs.empty() && is_link(endpoints.outputs.front());
-    if (delivery.converts() && !to_link) {
+    if (delivery.converts() && !to_link && options.dtype.empty()) {
         return fail(Errc::usage, "--plan is for what goes to mpi:RANK; kv-quantize --plan stores a state");
     }
     HETERO_TRY(auto opened, open_source(tool, endpoints.inputs.front(), options.transfer.transport(tool), "send"));
     HETERO_TRY(const auto source, select_sequences(std::move(opened.source), options.sequences));
     if (delivery.specs) HETERO_CHECK(check_specs(tool, *delivery.specs, source->header().identity));
     std::unique_ptr<kv::Sink> sink = discarding_sink();
+    if (options.split > 1)
+        HETERO_CHECK(
+            kv::check_tp_size(kv::head_counts(source->header().identity), static_cast<std::uint32_t>(options.split)));
     if (!dry_run) {
-        HETERO_TRY(sink, transport::open_sink(endpoints.outputs.front(), options.transfer.transport(tool)));
+        HETERO_TRY(sink, open_outputs(tool, options, endpoints.outputs));
     }
     const transport::Endpoint to = dry_run ? transport::Endpoint{} : endpoints.outputs.front();
     HETERO_TRY(const Delivered delivered, deliver(tool, delivery, *source, *sink, to, options.threads));
@@ -99,6 +154,10 @@ int main(int argc, char** argv) {
         Completion::file;
     add_sequence_option(table, options.sequences, "send");
     table.heading("Transfer");
+    table.text("--dtype", "CODEC|PRESET", &options.dtype, "convert what is written to a file or a pipe").setting = true;
+    table.flag("--requantize", &options.requantize, "with --dtype: allow quantized to quantized, which adds up errors");
+    table.integer("--split", "N", &options.split, 1, kv::max_ranks,
+                  "write N shards by heads, one file for each of N tensor-parallel ranks");
     add_delivery_options(table, options.delivery);
     add_thread_option(table, &options.threads);
     add_dry_run_option(table, options.transfer, "read and check the state, print what would be sent, move nothing");

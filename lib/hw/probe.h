@@ -18,13 +18,13 @@ struct ProbeOptions {
 
 // The profile as a JSON document (text, two-space indent) or as TOML; both have the same content. A value that could
 // not be found is never 0: it is null (JSON) or left out (TOML), and NAME_unknown beside it says why.
-struct Profile {
+struct ProfileTexts {
     std::string json;
     std::string toml;
     std::string summary;  // a page for people
 };
 
 // usage: options out of range. A probe that cannot find or do something says so in its section; it does not fail.
-Result<Profile> probe(const ProbeOptions& options);
+Result<ProfileTexts> probe(const ProbeOptions& options);
 
 }  // namespace hetero::hw

@@ -28,6 +28,8 @@ constexpr Section sections[] = {
     {"clock", probe_clock},
     {"memory_bandwidth", probe_memory_bandwidth},
     {"compute", probe_compute},
+    {"attention", probe_attention},
+    {"kv_codecs", probe_kv_codecs},
     {"disk", probe_disk},
 };
 

@@ -9,6 +9,7 @@ namespace hetero::hw {
 
 struct ProbeOptions {
     bool measure = true;          // run the timed probes
+    bool quick = false;           // with less memory and fewer sizes: about as long as seconds_each says, no more
     double seconds_each = 0.3;    // budget of one timed probe
     int threads = 0;              // of the probes that use all threads; 0: as many as this process may use
     std::string disk_path = ".";  // directory for the disk probe

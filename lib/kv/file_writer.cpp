@@ -113,8 +113,12 @@ public:
     using Publish = std::function<Status(io::ByteStore&)>;
 
     // `store` is empty; `publish` gets it back when it holds the finished file.
-    FileSink(std::unique_ptr<io::ByteStore> store, std::string name, Publish publish)
-        : store_(std::move(store)), name_(std::move(name)), publish_(std::move(publish)) {}
+    FileSink(std::unique_ptr<io::ByteStore> store, std::string name, Publish publish,
+             std::function<void(WrittenLayer)> written = {})
+        : store_(std::move(store)),
+          name_(std::move(name)),
+          publish_(std::move(publish)),
+          written_(std::move(written)) {}
 
     [[nodiscard]] const std::string& name() const noexcept override { return name_; }
     Status begin(const Header& header) override { return named(begin_(header)); }
@@ -195,6 +199,7 @@ private:
             HETERO_TRY(layers_, group.open_group("layers"));
         }
         HETERO_TRY(h5::Node group, layers_->create_group(layer_name(index)));
+        WrittenLayer written;
         const LayerShape shape = header_.layer_shape(index);
         HETERO_CHECK(set_all(group, {{"kind", text(kind_name(shape.kind))},
                                      {"window", integer(shape.window)},
@@ -209,12 +214,20 @@ private:
                                                   file_shape(shape.kind, tensor.shape), tensor.bytes));
             if (column < Column::k_scale)
                 HETERO_CHECK(set_all(node, scheme_attributes(layer.part(part_of(column)).scheme, tensor.dtype)));
+            const PartId part = part_of(column);
+            for (std::size_t i = 0; i < std::size(part_arrays); ++i)
+                if (&(layer.part(part).*part_arrays[i]) == &tensor)
+                    written.offsets[static_cast<std::size_t>(part)][i] = node.offset();
         }
         tables_.back().push_back(checksum_layer(header_, layer));
         ++next_;
         if (index + 1 == n_layers) {
             layers_.reset();
             HETERO_CHECK(write_table(sequence));
+        }
+        if (written_) {
+            written.checksums = tables_.back().back();
+            written_(std::move(written));
         }
         return {};
     } catch (const std::bad_alloc&) {
@@ -267,6 +280,7 @@ private:
     io::ByteStore* store_view_ = nullptr;  // of whoever owns it at the moment
     std::string name_;
     Publish publish_;
+    std::function<void(WrittenLayer)> written_;
     Header header_;
     std::unique_ptr<h5::File> file_;
     std::optional<h5::Node> layers_, integrity_;  // closed before file_
@@ -279,10 +293,16 @@ private:
 
 Result<std::unique_ptr<Sink>> create_file(const std::string& path, io::Overwrite overwrite) {
     HETERO_TRY(io::AtomicFile created, io::AtomicFile::create(path, overwrite));
-    const auto file = std::make_shared<io::AtomicFile>(std::move(created));
+    return create_file(std::make_shared<io::AtomicFile>(std::move(created)), path, {});
+}
+
+Result<std::unique_ptr<Sink>> create_file(std::shared_ptr<io::AtomicFile> file, const std::string& path,
+                                          std::function<void(WrittenLayer)> written) {
     auto store = io::open_writable_file_store(file->temporary_path());
     if (!store) return fail_with(store.error(), path);
-    return std::make_unique<FileSink>(std::move(*store), path, [file](io::ByteStore&) { return file->publish(); });
+    return std::make_unique<FileSink>(
+        std::move(*store), path, [file = std::move(file)](io::ByteStore&) { return file->publish(); },
+        std::move(written));
 }
 
 std::unique_ptr<Sink> create_image(std::function<Status(std::span<const std::byte>)> take, std::string name) {

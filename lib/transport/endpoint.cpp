@@ -88,6 +88,16 @@ Result<std::unique_ptr<kv::Sink>> open_sink(const Endpoint& endpoint, const Tran
     return type_of(endpoint.kind).open_sink(endpoint, options);
 }
 
+Status confirm(const Endpoint& input) {
+    const EndpointType& type = type_of(input.kind);
+    return type.confirm == nullptr ? Status{} : type.confirm(input);
+}
+
+std::uint64_t resumed_bytes(const Endpoint& endpoint) {
+    const EndpointType& type = type_of(endpoint.kind);
+    return type.resumed_bytes == nullptr ? 0 : type.resumed_bytes(endpoint);
+}
+
 Result<std::optional<LinkRate>> measure_link(const Endpoint& endpoint) {
     const EndpointType& type = type_of(endpoint.kind);
     if (type.measure == nullptr) return std::optional<LinkRate>{};

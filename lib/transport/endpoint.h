@@ -15,6 +15,8 @@
 
 namespace hetero::transport {
 
+class Resume;  // resume.h
+
 enum class EndpointKind { file, pipe, mpi };
 
 struct Endpoint {
@@ -47,6 +49,11 @@ struct TransportOptions {
     // limit.
     Faults faults;
     std::uint64_t max_bytes_per_s = 0;
+    // Of a state that goes from mpi: into a file as it is: the same object for source and sink.
+    std::shared_ptr<Resume> resume;
+    // mpi: the sender is told by confirm() that its state has arrived, not by Source::finish(): for what is stored or
+    // passed on, so that no sender counts as delivered what was lost after all.
+    bool confirm_later = false;
 };
 
 // What can be known before long work: output directory writable, overwriting allowed, "-" not a terminal, input and
@@ -58,6 +65,11 @@ Status prepare(const std::vector<Endpoint>& inputs, const std::vector<Endpoint>&
 
 Result<std::unique_ptr<kv::Source>> open_source(const Endpoint& endpoint, const TransportOptions& options);
 Result<std::unique_ptr<kv::Sink>> open_sink(const Endpoint& endpoint, const TransportOptions& options);
+
+// With confirm_later, after Source::finish(), when what was read is where it should be.
+Status confirm(const Endpoint& input);
+// Bytes of the state that were left out, for an earlier transfer had brought them.
+[[nodiscard]] std::uint64_t resumed_bytes(const Endpoint& endpoint);
 
 // What the way to an output can carry, by probing it for some milliseconds: after prepare(), before open_sink(),
 // whether or not the other side is ready to read. Nothing for a file or a pipe.

@@ -8,6 +8,7 @@
 #include "base/errno_text.h"
 #include "kv/shard_files.h"
 #include "transport/registry.h"
+#include "transport/resume.h"
 
 namespace hetero::transport {
 namespace {
@@ -61,6 +62,7 @@ Result<std::unique_ptr<kv::Source>> open_file_source(const Endpoint& endpoint, c
 }
 
 Result<std::unique_ptr<kv::Sink>> open_file_sink(const Endpoint& endpoint, const TransportOptions& options) {
+    if (options.resume) return options.resume->create_sink(options.overwrite);
     return kv::create_file(endpoint.path, options.overwrite);
 }
 

@@ -120,6 +120,13 @@ bool is_sequenced(FrameKind kind) noexcept {
     }
 }
 
+std::string frame_text(const FrameHeader& header) {
+    constexpr const char* array_names[] = {"values", "scale", "zero", "sinks", "tail"};
+    if (header.kind != FrameKind::chunk) return fmt::format("{} {}", frame_kind_name(header.kind), header.seq);
+    return fmt::format("sequence {}, layer {}, {} {}, chunk {}", header.sequence, header.layer,
+                       kv::part_name(header.part), array_names[static_cast<std::size_t>(header.array)], header.chunk);
+}
+
 HeaderBytes encode_frame(const FrameHeader& header) {
     HeaderBytes out{};
     std::byte* p = out.data();

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "base/result.h"
 #include "kv/state.h"
@@ -64,6 +65,9 @@ struct FrameHeader {
     std::uint32_t payload_crc = 0;
     friend bool operator==(const FrameHeader&, const FrameHeader&) = default;
 };
+
+// For messages: "sequence 0, layer 1, K scale, chunk 3"; of frames that are no chunks "COMMIT 7".
+[[nodiscard]] std::string frame_text(const FrameHeader& header);
 
 using HeaderBytes = std::array<std::byte, frame_header_bytes>;
 

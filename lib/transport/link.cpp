@@ -219,9 +219,8 @@ void Link::handle_nack(const FrameHeader& header, const Arrival& arrival) {
     for (Sent& sent : unacknowledged_) {
         if (sent.header.seq != header.seq) continue;
         if (*reason == NackReason::damaged && ++sent.damaged > max_damaged) {
-            return give_up(
-                {Errc::peer, fmt::format("{} {} arrived damaged at {} {} times", frame_kind_name(sent.header.kind),
-                                         sent.header.seq, options_.peer, sent.damaged)});
+            return give_up({Errc::peer, fmt::format("{} arrived damaged at {} {} times", frame_text(sent.header),
+                                                    options_.peer, sent.damaged)});
         }
         ++counters_.resent;
         log::debug("{}: frame {} sent again", options_.peer, header.seq);
@@ -240,8 +239,7 @@ void Link::handle_sequenced(const FrameHeader& header, const Arrival& arrival) {
     const bool chunk = header.kind == FrameKind::chunk;
     const auto payload = arrival.payload();
     if (chunk && !arrival.placed)
-        return violated(
-            fmt::format("chunk {} of layer {} came without having been granted", header.chunk, header.layer));
+        return violated(fmt::format("{} came without having been granted", frame_text(header)));
     const bool verify = !chunk || options_.verify_chunks;
     if (payload.size() != header.length || (verify && crc32c(payload) != header.payload_crc)) {
         ++counters_.damaged;

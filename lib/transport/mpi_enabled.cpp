@@ -30,12 +30,32 @@ Result<std::unique_ptr<kv::Source>> open_mpi_source(const Endpoint& endpoint, co
     ReceiverOptions receiver;
     receiver.expected = options.expected_identity;
     receiver.memory_bytes = read_system_limits().memory_available_bytes;
-    return wire_source(MpiWorld::running()->gate(), *peer->receiver, std::move(receiver));
+    return wire_source(MpiWorld::running()->gate(), *peer->receiver, std::move(receiver), options.resume,
+                       options.confirm_later);
 }
 
 Result<std::unique_ptr<kv::Sink>> open_mpi_sink(const Endpoint& endpoint, const TransportOptions&) {
     HETERO_TRY(MpiWorld::Peer * peer, open_peer(endpoint, true));
     return wire_sink(MpiWorld::running()->gate(), *peer->sender);
+}
+
+Status confirm_mpi(const Endpoint& endpoint) {
+    MpiWorld* world = MpiWorld::running();
+    if (world == nullptr) return fail(Errc::internal, "mpi:{} was not prepared", endpoint.rank);
+    HETERO_TRY(MpiWorld::Peer * peer, world->find(endpoint, false));
+    return confirm(world->gate(), *peer->receiver);
+}
+
+std::uint64_t resumed_mpi_bytes(const Endpoint& endpoint) {
+    MpiWorld* world = MpiWorld::running();
+    if (world == nullptr) return 0;
+    std::uint64_t bytes = 0;
+    for (const bool sending : {false, true}) {
+        const auto peer = world->find(endpoint, sending);
+        const auto lock = world->gate().enter();
+        if (peer) bytes += sending ? (*peer)->sender->kept_bytes() : (*peer)->receiver->kept_bytes();
+    }
+    return bytes;
 }
 
 Result<LinkRate> measure_mpi(const Endpoint& endpoint) {
@@ -54,7 +74,8 @@ Status leave_mpi(const Error* error) noexcept {
 }  // namespace
 
 const EndpointType mpi_endpoint = {EndpointKind::mpi, parse_mpi_endpoint, mpi_endpoint_text, prepare_mpi,
-                                   open_mpi_source,   open_mpi_sink,      leave_mpi,         measure_mpi};
+                                   open_mpi_source,   open_mpi_sink,      leave_mpi,         measure_mpi,
+                                   confirm_mpi,       resumed_mpi_bytes};
 
 Communicator& group() noexcept {
     MpiWorld* world = MpiWorld::running();

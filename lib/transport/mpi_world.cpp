@@ -428,6 +428,14 @@ void MpiWorld::finalize() {
     gate_.changed();
 }
 
+Result<MpiWorld::Peer*> MpiWorld::find(const Endpoint& endpoint, bool sending) {
+    const auto lock = gate_.enter();
+    for (const auto& peer : peers_)
+        if (peer->rank == endpoint.rank && (sending ? peer->sender.has_value() : peer->receiver.has_value()))
+            return peer.get();
+    return fail(Errc::internal, "{} was not prepared", to_string(endpoint));
+}
+
 Result<MpiWorld::Peer*> MpiWorld::open(int rank, bool sending) {
     auto lock = gate_.enter();
     for (const auto& peer : peers_) {

@@ -41,6 +41,7 @@ public:
                         const TransportOptions& options);
     static MpiWorld* running() noexcept;  // nullptr before start()
 
+    Result<Peer*> find(const Endpoint& endpoint, bool sending);
     Result<Peer*> open(int rank, bool sending);
     // Of the way to a peer that we send to.
     struct Measured {

@@ -236,7 +236,7 @@ ReceivedLayer Receiver::take_layer() {
 }
 
 bool Receiver::wants_buffer() const noexcept {
-    if (!accepted() || granted_ >= total_) return false;
+    if (!accepted() || error() || granted_ >= total_) return false;
     std::uint64_t ahead = 0;
     for (std::uint64_t i = taken_; i < granted_; ++i) {
         ahead += layer_bytes(header_, i / header_.identity.n_layers, i % header_.identity.n_layers);
@@ -254,7 +254,10 @@ void Receiver::grant(std::shared_ptr<kv::Layer> buffer) {
     link_->post(FrameKind::credit, encode_credit(granted_));
 }
 
+void Receiver::agree() { stage_ = Stage::agreed; }
+
 void Receiver::confirm() {
+    if (stage_ != Stage::agreed) return;
     link_->post(FrameKind::commit_ack, encode_root(*root_));
     stage_ = Stage::confirmed;
 }

@@ -55,14 +55,15 @@ public:
 
     // The peer's root, once all chunks and COMMIT are there.
     [[nodiscard]] const std::optional<Digest>& root() const noexcept { return root_; }
-    void confirm();  // the roots agree
+    void agree();    // the roots agree
+    void confirm();  // and the state is where it should be: the peer is told. Once, after agree()
     void refuse_root(const Digest& own);
     [[nodiscard]] bool confirmed() const noexcept { return stage_ == Stage::confirmed; }
     [[nodiscard]] const std::optional<Error>& error() const noexcept { return link_->error(); }
     [[nodiscard]] Link& link() noexcept { return *link_; }
 
 private:
-    enum class Stage { closed, waiting, greeted, offered, receiving, complete, confirmed };
+    enum class Stage { closed, waiting, greeted, offered, receiving, complete, agreed, confirmed };
     struct Buffer {
         std::shared_ptr<kv::Layer> layer;
         kv::LayerChecksums checksums;

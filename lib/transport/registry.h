@@ -18,6 +18,8 @@ struct EndpointType {
     Result<std::unique_ptr<kv::Sink>> (*open_sink)(const Endpoint& endpoint, const TransportOptions& options);
     Status (*leave)(const Error* error) noexcept;
     Result<LinkRate> (*measure)(const Endpoint& endpoint);  // of an output; null: there is no link
+    Status (*confirm)(const Endpoint& endpoint) = nullptr;  // of an input; null: its other side does not wait for it
+    std::uint64_t (*resumed_bytes)(const Endpoint& endpoint) = nullptr;
 };
 
 extern const EndpointType file_endpoint, pipe_endpoint, mpi_endpoint;

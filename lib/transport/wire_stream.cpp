@@ -152,8 +152,13 @@ private:
 
 class WireSource final : public kv::Source {
 public:
-    WireSource(Gate& gate, Receiver& receiver)
-        : gate_(&gate), receiver_(&receiver), name_(receiver.link().options().peer), header_(receiver.header()) {
+    WireSource(Gate& gate, Receiver& receiver, std::shared_ptr<Resume> resume, bool confirm_later)
+        : gate_(&gate),
+          receiver_(&receiver),
+          name_(receiver.link().options().peer),
+          header_(receiver.header()),
+          resume_(std::move(resume)),
+          confirm_later_(confirm_later) {
         tables_.assign(header_.sequences.size(), std::vector<kv::LayerChecksums>(header_.identity.n_layers));
     }
 
@@ -163,7 +168,8 @@ public:
         if (read_ == total_layers(header_)) return fail(Errc::internal, "{}: read beyond the last layer", name_);
         auto lock = gate_->enter();
         gate_->wait(lock, [&] { return receiver_->layer_ready() || receiver_->error(); });
-        HETERO_CHECK(failure());
+        // What has arrived whole before the peer was lost need not be sent again.
+        if (!resume_ || !receiver_->layer_ready()) HETERO_CHECK(failure());
         ReceivedLayer received = receiver_->take_layer();
         HETERO_CHECK(grant(lock));
         const std::uint32_t n_layers = header_.identity.n_layers;
@@ -190,7 +196,8 @@ public:
         gate_->wait(lock, [&] { return receiver_->root() || receiver_->error(); });
         HETERO_CHECK(failure());
         if (*receiver_->root() == own) {
-            receiver_->confirm();
+            receiver_->agree();
+            if (!confirm_later_) receiver_->confirm();
         } else {
             receiver_->refuse_root(own);
         }
@@ -223,6 +230,8 @@ private:
             const std::uint64_t next = receiver_->next_buffer();
             lock.unlock();
             auto buffer = layer_for(next / header_.identity.n_layers, next % header_.identity.n_layers);
+            if (buffer && resume_)
+                if (Status filled = resume_->fill(next, **buffer); !filled) buffer = tl::unexpected(filled.error());
             lock.lock();
             if (!buffer) {
                 receiver_->link().give_up(buffer.error());
@@ -242,7 +251,21 @@ private:
     std::vector<std::vector<kv::LayerChecksums>> tables_;  // [sequence][layer]
     std::vector<std::shared_ptr<kv::Layer>> spare_;        // given back
     std::uint64_t read_ = 0;
+    std::shared_ptr<Resume> resume_;
+    bool confirm_later_;
 };
+
+// The first layers, with what an earlier transfer has of them. The lock is not held: it takes as long as reading that.
+Result<std::vector<std::shared_ptr<kv::Layer>>> first_buffers(const Receiver& receiver, Resume& resume) {
+    const kv::Header& header = receiver.header();
+    std::vector<std::shared_ptr<kv::Layer>> buffers;
+    for (std::uint64_t i = 0; i < receiver.first_layers(); ++i) {
+        HETERO_TRY(auto buffer, allocate_layer(header, i / header.identity.n_layers, i % header.identity.n_layers));
+        HETERO_CHECK(resume.fill(i, *buffer));
+        buffers.push_back(std::move(buffer));
+    }
+    return buffers;
+}
 
 }  // namespace
 
@@ -250,13 +273,37 @@ std::unique_ptr<kv::Sink> wire_sink(Gate& gate, Sender& sender, bool checksums) 
     return std::make_unique<WireSink>(gate, sender, checksums);
 }
 
-Result<std::unique_ptr<kv::Source>> wire_source(Gate& gate, Receiver& receiver, ReceiverOptions options) {
+Result<std::unique_ptr<kv::Source>> wire_source(Gate& gate, Receiver& receiver, ReceiverOptions options,
+                                                std::shared_ptr<Resume> resume, bool confirm_later) {
+    options.decides = resume != nullptr;
     auto lock = gate.enter();
     receiver.open(std::move(options));
     gate.nudge();
-    gate.wait(lock, [&] { return receiver.accepted() || receiver.error(); });
+    gate.wait(lock, [&] { return receiver.offered() || receiver.accepted() || receiver.error(); });
+    if (receiver.offered() && !receiver.error()) {
+        lock.unlock();
+        auto held = resume->look_for(receiver.header(), receiver.state_key());
+        auto buffers = first_buffers(receiver, *resume);
+        lock.lock();
+        if (buffers) {
+            receiver.accept(std::move(*buffers), std::move(held));
+        } else {
+            receiver.reject(buffers.error());
+        }
+        gate.nudge();
+    }
     if (receiver.error()) return tl::unexpected<Error>(*receiver.error());
-    return std::unique_ptr<kv::Source>(std::make_unique<WireSource>(gate, receiver));
+    return std::unique_ptr<kv::Source>(std::make_unique<WireSource>(gate, receiver, std::move(resume), confirm_later));
+}
+
+Status confirm(Gate& gate, Receiver& receiver) {
+    auto lock = gate.enter();
+    if (!receiver.error()) {
+        receiver.confirm();
+        gate.nudge();
+    }
+    if (receiver.error()) return tl::unexpected<Error>(*receiver.error());
+    return {};
 }
 
 }  // namespace hetero::transport

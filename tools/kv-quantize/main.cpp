@@ -115,7 +115,9 @@ Status quantize(Tool& tool, const QuantizeOptions& options) {
         return fail(Errc::usage, "no output: give an endpoint with -o");
     HETERO_TRY(const Endpoints endpoints,
                prepare_endpoints(tool, {options.input}, {options.output}, options.transfer, {{options.plan}, {}}));
-    HETERO_TRY(auto opened, open_source(tool, endpoints.inputs.front(), options.transfer.transport(tool), "quantize"));
+    transport::TransportOptions transfer = options.transfer.transport(tool);
+    transfer.confirm_later = true;
+    HETERO_TRY(auto opened, open_source(tool, endpoints.inputs.front(), transfer, "quantize"));
     HETERO_TRY(const auto source, select_sequences(std::move(opened.source), options.sequences));
     const kv::Header& header = source->header();
     const kv::Identity& identity = header.identity;
@@ -125,7 +127,7 @@ Status quantize(Tool& tool, const QuantizeOptions& options) {
     const std::string description = describe(schemes);
     std::unique_ptr<kv::Sink> sink = discarding_sink();
     if (!options.transfer.dry_run) {
-        HETERO_TRY(sink, transport::open_sink(endpoints.outputs.front(), options.transfer.transport(tool)));
+        HETERO_TRY(sink, transport::open_sink(endpoints.outputs.front(), transfer));
     }
     auto converted = kv::convert_state(*source, *sink, schemes.k, schemes.v, options.requantize,
                                        tool.provenance("quantize " + description), static_cast<int>(options.threads));
@@ -133,6 +135,7 @@ Status quantize(Tool& tool, const QuantizeOptions& options) {
         sink->abort(converted.error());
         return tl::unexpected(converted.error());
     }
+    HETERO_CHECK(transport::confirm(endpoints.inputs.front()));
 
     const double rate =
         converted->seconds > 0 ? static_cast<double>(converted->bytes_in) / converted->seconds / 1e9 : 0;

@@ -11,6 +11,7 @@
 #include "kv/reshard_plan.h"
 #include "kv/shard_files.h"
 #include "plan.h"
+#include "resume.h"
 
 using namespace hetero;
 using namespace hetero::tool;
@@ -18,7 +19,7 @@ using namespace hetero::tool;
 namespace {
 
 struct SendOptions {
-    std::string input, output, dtype, bench_peer;
+    std::string input, output, dtype, bench_peer, resume = "auto";
     std::uint64_t split = 1;
     bool requantize = false;
     std::vector<std::string> sequences, bench_sizes;
@@ -60,11 +61,11 @@ Result<std::vector<std::string>> output_names(const SendOptions& options) {
     return names;
 }
 
-Result<std::unique_ptr<kv::Sink>> open_outputs(const Tool& tool, const SendOptions& options,
+Result<std::unique_ptr<kv::Sink>> open_outputs(const transport::TransportOptions& transfer, const SendOptions& options,
                                                const std::vector<transport::Endpoint>& outputs) {
     std::vector<std::unique_ptr<kv::Sink>> sinks;
     for (const transport::Endpoint& output : outputs) {
-        HETERO_TRY(sinks.emplace_back(), transport::open_sink(output, options.transfer.transport(tool)));
+        HETERO_TRY(sinks.emplace_back(), transport::open_sink(output, transfer));
     }
     if (options.split == 1) return std::move(sinks.front());
     const auto n = static_cast<std::uint32_t>(options.split);
@@ -76,7 +77,7 @@ Status send(Tool& tool, const SendOptions& options) {
     if (!options.bench_peer.empty()) {
         if (!options.input.empty() || !options.output.empty())
             return fail(Errc::usage, "--bench measures a link and takes no state");
-        for (const char* name : {"sequence", "dtype", "wire-dtype", "plan", "split", "dry-run", "max-rate"})
+        for (const char* name : {"sequence", "dtype", "wire-dtype", "plan", "split", "dry-run", "max-rate", "resume"})
             if (tool.options().on_command_line(name))
                 return fail(Errc::usage, "--{} is of a state; --bench measures a link and takes no state", name);
         return bench(tool, options.bench_peer, options.bench_sizes, options.transfer);
@@ -101,7 +102,11 @@ Status send(Tool& tool, const SendOptions& options) {
     if (delivery.converts() && !to_link && options.dtype.empty()) {
         return fail(Errc::usage, "--plan is for what goes to mpi:RANK; kv-quantize --plan stores a state");
     }
-    HETERO_TRY(auto opened, open_source(tool, endpoints.inputs.front(), options.transfer.transport(tool), "send"));
+    transport::TransportOptions transfer = options.transfer.transport(tool);
+    transfer.confirm_later = true;
+    const bool as_it_is = options.sequences.empty() && !delivery.converts() && options.split == 1;
+    HETERO_CHECK(plan_resume(tool, options.resume, endpoints, as_it_is, transfer));
+    HETERO_TRY(auto opened, open_source(tool, endpoints.inputs.front(), transfer, "send"));
     HETERO_TRY(const auto source, select_sequences(std::move(opened.source), options.sequences));
     if (delivery.specs) HETERO_CHECK(check_specs(tool, *delivery.specs, source->header().identity));
     std::unique_ptr<kv::Sink> sink = discarding_sink();
@@ -109,10 +114,11 @@ Status send(Tool& tool, const SendOptions& options) {
         HETERO_CHECK(
             kv::check_tp_size(kv::head_counts(source->header().identity), static_cast<std::uint32_t>(options.split)));
     if (!dry_run) {
-        HETERO_TRY(sink, open_outputs(tool, options, endpoints.outputs));
+        HETERO_TRY(sink, open_outputs(transfer, options, endpoints.outputs));
     }
     const transport::Endpoint to = dry_run ? transport::Endpoint{} : endpoints.outputs.front();
     HETERO_TRY(const Delivered delivered, deliver(tool, delivery, *source, *sink, to, options.threads));
+    HETERO_CHECK(transport::confirm(endpoints.inputs.front()));
     const double seconds = opened.seconds + delivered.seconds;
 
     const std::uint64_t bytes = delivered.header.payload_bytes();
@@ -121,6 +127,7 @@ Status send(Tool& tool, const SendOptions& options) {
     report["from"] = transport::to_string(endpoints.inputs.front());
     report["to"] = options.output.empty() ? Json(nullptr) : Json(options.output);
     if (dry_run) report["dry_run"] = true;
+    report_resumed(tool, endpoints, bytes);
     report["sequences"] = source->header().sequences.size();
     report["bytes"] = bytes;
     report["seconds"] = dry_run ? Json(nullptr) : number(seconds);
@@ -162,6 +169,7 @@ int main(int argc, char** argv) {
     add_thread_option(table, &options.threads);
     add_dry_run_option(table, options.transfer, "read and check the state, print what would be sent, move nothing");
     add_transfer_options(table, options.transfer);
+    add_resume_option(table, &options.resume);
     table.heading("Measurement");
     table.text("--bench", "mpi:RANK", &options.bench_peer,
                "measure the link to a rank that does the same, beside plain MPI");

@@ -137,6 +137,7 @@ private:
         if (receiver_.root() && layers_.size() == total_layers(receiver_.header())) {
             const Digest own = kv::root_digest(receiver_.header(), received_tables_);
             if (own == *receiver_.root()) {
+                receiver_.agree();
                 receiver_.confirm();
             } else {
                 receiver_.refuse_root(own);

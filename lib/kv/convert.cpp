@@ -398,6 +398,7 @@ Result<ConvertReport> convert_state(Source& in, Sink& out, std::span<const Schem
             }
         }
         HETERO_CHECK(in.finish());
+        if (header.late_logits) HETERO_CHECK(out.complete(in.header()));
         return out.commit();
     };
     if (Status status = run(); !status) {

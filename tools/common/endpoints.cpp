@@ -130,6 +130,7 @@ Result<double> copy_state(kv::Source& source, kv::Sink& sink) {
     double seconds = 0;
     const auto copy = [&]() -> Status {
         const std::size_t layers = source.header().sequences.size() * source.header().identity.n_layers;
+        const bool late = source.header().late_logits;
         HETERO_CHECK(sink.begin(source.header()));
         const Clock::time_point start = Clock::now();
         kv::Layer layer;
@@ -140,6 +141,7 @@ Result<double> copy_state(kv::Source& source, kv::Sink& sink) {
             layer = shared.use_count() == 1 ? std::move(*shared) : kv::Layer();  // its memory is used again
         }
         HETERO_CHECK(source.finish());
+        if (late) HETERO_CHECK(sink.complete(source.header()));
         HETERO_CHECK(sink.commit());
         seconds = seconds_since(start);
         return {};

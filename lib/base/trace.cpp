@@ -59,12 +59,12 @@ void set_offset(nanoseconds offset) {
     g_offset = offset;
 }
 
-nanoseconds time_line_now() {
+nanoseconds on_time_line(Clock::time_point time) {
     const std::lock_guard lock(g_mutex);
-    return since_epoch(Clock::now()) + g_offset;
+    return since_epoch(time) + g_offset;
 }
 
-std::string document(std::string_view process, int number) {
+std::string document(std::string_view process, std::uint64_t number) {
     const std::lock_guard lock(g_mutex);
     std::string text = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
     text += fmt::format("{{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":{},\"args\":{{\"name\":{}}}}}", number,

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -28,12 +29,12 @@ void add(std::string_view track, std::string name, Clock::time_point begin, Cloc
 // What this process's clock lacks of the time line's, to which it belongs with others: it is added to all spans, earlier
 // ones too.
 void set_offset(std::chrono::nanoseconds offset);
-// This process's clock on that time line.
-[[nodiscard]] std::chrono::nanoseconds time_line_now();
+// A time of this process's clock on that time line.
+[[nodiscard]] std::chrono::nanoseconds on_time_line(Clock::time_point time);
 
-// All spans so far as a JSON document, in microseconds of the time line. `process` and its `number` (the rank) name
+// All spans so far as a JSON document, in microseconds of the time line. `process` and its `number` name
 // this process among those of other files.
-[[nodiscard]] std::string document(std::string_view process, int number);
+[[nodiscard]] std::string document(std::string_view process, std::uint64_t number);
 
 // From here to the end of the block.
 class Span {

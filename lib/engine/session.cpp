@@ -145,7 +145,7 @@ struct Session::Impl {
     KvCache cache;
     std::uint64_t position = 0;
     std::uint64_t import_tokens = 0;
-    std::vector<bool> imported;             // [layer], empty unless an import is under way
+    std::vector<bool> imported;  // [layer], empty unless an import is under way
     LayerFn on_layer;
     std::vector<std::uint64_t> first_held;  // [layer] tokens before it are not in the cache: the state had none
 
@@ -272,8 +272,8 @@ Status Session::prefill(std::span<const TokenId> tokens, Logits which, const Log
     const std::size_t most = by_layer ? core.block_tokens : core.chunk_tokens;
     const std::size_t rest = by_layer ? tokens.size() % most : 0;
     for (std::size_t done = 0; done < tokens.size();) {
-        const std::span<const TokenId> chunk = tokens.subspan(
-            done, done == 0 && rest != 0 ? rest : std::min<std::size_t>(most, tokens.size() - done));
+        const std::span<const TokenId> chunk =
+            tokens.subspan(done, done == 0 && rest != 0 ? rest : std::min<std::size_t>(most, tokens.size() - done));
         const std::uint64_t first = impl_->position;
         const bool last = done + chunk.size() == tokens.size();
         Rows rows = Rows::none;

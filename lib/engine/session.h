@@ -35,7 +35,7 @@ struct Options {
     WarmFolder warm = {};                      // of Precision::fast
     Exec exec = Exec::graph;                   // how the ops are run; the bits are the same
     std::uint32_t sequences = 1;               // memory for so many: a session and its forks
-    std::optional<KvCodecs> kv_codecs = {};         // K and V stay in codes instead, made from f16 (kv_dtype)
+    std::optional<KvCodecs> kv_codecs = {};    // K and V stay in codes instead, made from f16 (kv_dtype)
 };
 
 inline constexpr std::uint64_t default_block_tokens = 8192, block_bytes = 256ULL << 20;

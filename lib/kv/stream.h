@@ -27,7 +27,7 @@ class Sink {
 public:
     virtual ~Sink() = default;  // without commit(): nothing becomes visible, the other side is told
     virtual Status begin(const Header& header) = 0;
-    virtual Status write_layer(const Layer& layer) = 0;    // the next one in order
+    virtual Status write_layer(const Layer& layer) = 0;  // the next one in order
     // The same for a layer that nobody changes any more: the sink may keep it until it has left, instead of a copy.
     virtual Status write_shared(std::shared_ptr<const Layer> layer) { return write_layer(*layer); }
     // Where begin() was given late_logits, before commit(): the header with them.

@@ -128,6 +128,7 @@ Status MpiWorld::initialise() {
     int rank = 0, size = 0;
     HETERO_MPI_CHECK(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
     HETERO_MPI_CHECK(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
+    rank_ = rank;
     HETERO_TRY(const std::vector<Roles> all, exchange_roles(rank, size));
     for (MPI_Comm* comm : {&control_, &data_}) {
         MPI_Request request = MPI_REQUEST_NULL;
@@ -264,6 +265,11 @@ Status MpiWorld::add_group(const std::vector<Roles>& all, int rank) {
 }
 
 bool MpiWorld::Peer::step(TimePoint now) {
+    const bool moved = step_conversation(now);
+    return (clock && clock->step(now)) || moved;
+}
+
+bool MpiWorld::Peer::step_conversation(TimePoint now) {
     if (measure) return measure->step(now);
     if (sender) return sender->step(now);
     if (receiver) return receiver->step(now);
@@ -450,6 +456,34 @@ Result<MpiWorld::Measured> MpiWorld::measure(int rank, int round_trips) {
         const std::optional<LinkMeasure> done = std::exchange(peer->measure, std::nullopt);
         if (!done->rate()) return tl::unexpected<Error>(*peer->link->error());
         return Measured{*done->rate(), done->round_trips_s()};
+    }
+    return fail(Errc::internal, "mpi:{} was not prepared", rank);
+}
+
+std::optional<TransferStats> MpiWorld::transfer_stats(int rank, bool sending) {
+    auto lock = gate_.enter();
+    for (const auto& peer : peers_) {
+        if (peer->rank != rank || !(sending ? peer->sender.has_value() : peer->receiver.has_value())) continue;
+        TransferStats stats = sending ? peer->sender->times().stats() : peer->receiver->times().stats();
+        const LinkCounters& counters = peer->link->counters();
+        stats.bytes = sending ? counters.bytes_sent : counters.bytes_received;
+        return stats;
+    }
+    return std::nullopt;
+}
+
+Result<std::optional<std::chrono::nanoseconds>> MpiWorld::clock_offset(int rank) {
+    auto lock = gate_.enter();
+    for (const auto& peer : peers_) {
+        if (peer->rank != rank || !peer->receiver) continue;
+        peer->clock.emplace(*peer->link);
+        gate_.nudge();
+        gate_.wait(lock, [&] { return peer->clock->done() || peer->link->error(); });
+        const std::optional<ClockOffset> done = std::exchange(peer->clock, std::nullopt);
+        if (peer->link->error()) return tl::unexpected<Error>(*peer->link->error());
+        log::debug("rank {}: its time line is {} ns from our clock, +- {}", rank,
+                   done->offset() ? done->offset()->count() : 0, done->round_trip().count() / 2);
+        return done->offset();
     }
     return fail(Errc::internal, "mpi:{} was not prepared", rank);
 }

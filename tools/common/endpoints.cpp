@@ -8,6 +8,7 @@
 #include <chrono>
 
 #include "base/clock.h"
+#include "base/trace.h"
 #include "common/group.h"
 #include "common/sources.h"
 #include "transport/group_source.h"
@@ -117,6 +118,7 @@ Result<OpenedSource> open_source(const Tool& tool, const transport::Endpoint& en
     OpenedSource opened;
     Result<std::unique_ptr<kv::Source>> source = nullptr;
     if (all_read || group.is_root()) source = transport::open_source(endpoint, options);
+    if (source && trace::on() && group.is_root()) HETERO_CHECK(transport::join_time_line(endpoint));
     if (group.size() > 1 && !all_read) source = transport::hand_out(group, std::move(source));
     if (group.size() > 1 && all_read) HETERO_CHECK(transport::check_same_state(group, source));
     HETERO_TRY(opened.source, std::move(source));

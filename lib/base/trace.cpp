@@ -70,13 +70,14 @@ std::string document(std::string_view process, std::uint64_t number) {
     text += fmt::format("{{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":{},\"args\":{{\"name\":{}}}}}", number,
                         quoted(process));
     for (std::size_t i = 0; i < g_tracks.size(); ++i)
-        text += fmt::format(",\n{{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":{},\"tid\":{},\"args\":{{\"name\":{}}}}}",
-                            number, i + 1, quoted(g_tracks[i]));
+        text +=
+            fmt::format(",\n{{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":{},\"tid\":{},\"args\":{{\"name\":{}}}}}",
+                        number, i + 1, quoted(g_tracks[i]));
     for (const Event& event : g_events)
-        text += fmt::format(
-            ",\n{{\"ph\":\"X\",\"name\":{},\"cat\":{},\"pid\":{},\"tid\":{},\"ts\":{:.3f},\"dur\":{:.3f}}}",
-            quoted(event.name), quoted(g_tracks[event.track]), number, event.track + 1,
-            microseconds(event.begin + g_offset), microseconds(event.duration));
+        text +=
+            fmt::format(",\n{{\"ph\":\"X\",\"name\":{},\"cat\":{},\"pid\":{},\"tid\":{},\"ts\":{:.3f},\"dur\":{:.3f}}}",
+                        quoted(event.name), quoted(g_tracks[event.track]), number, event.track + 1,
+                        microseconds(event.begin + g_offset), microseconds(event.duration));
     return text + "\n]}\n";
 }
 

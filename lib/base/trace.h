@@ -26,8 +26,8 @@ void start();
 // other. Any thread.
 void add(std::string_view track, std::string name, Clock::time_point begin, Clock::time_point end);
 
-// What this process's clock lacks of the time line's, to which it belongs with others: it is added to all spans, earlier
-// ones too.
+// What this process's clock lacks of the time line's, to which it belongs with others: it is added to all spans,
+// earlier ones too.
 void set_offset(std::chrono::nanoseconds offset);
 // A time of this process's clock on that time line.
 [[nodiscard]] std::chrono::nanoseconds on_time_line(Clock::time_point time);

@@ -5,13 +5,12 @@
 #include <chrono>
 #include <cmath>
 #include <new>
-#include <optional>
 #include <numeric>
 #include <utility>
 
 #include "base/clock.h"
-#include "base/trace.h"
 #include "base/threads.h"
+#include "base/trace.h"
 #include "kernels/api/ops.h"
 #include "quant/codec.h"
 
@@ -377,7 +376,7 @@ Result<ConvertReport> convert_state(Source& in, Sink& out, std::span<const Schem
         for (std::size_t s = 0; s < from.sequences.size(); ++s) {
             for (std::size_t layer = 0; layer < header.k_schemes.size(); ++layer) {
                 HETERO_TRY(Layer data, in.read_layer());
-                std::optional<trace::Span> span(std::in_place, "convert", "layer {}", layer);
+                const auto begin = std::chrono::steady_clock::now();
                 for (PartId id : {PartId::k, PartId::v}) {
                     Part& part = data.part(id);
                     report.bytes_in += stored_bytes(part);
@@ -397,7 +396,8 @@ Result<ConvertReport> convert_state(Source& in, Sink& out, std::span<const Schem
                     }
                     report.bytes_out += stored_bytes(part);
                 }
-                span.reset();
+                if (trace::on())
+                    trace::add("convert", fmt::format("layer {}", layer), begin, std::chrono::steady_clock::now());
                 HETERO_CHECK(out.write_layer(data));
             }
         }

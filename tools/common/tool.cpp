@@ -5,8 +5,8 @@
 #include <exception>
 #include <new>
 
-#include "base/trace.h"
 #include "base/redact.h"
+#include "base/trace.h"
 #include "common/build_info.h"
 #include "common/process.h"
 #include "common/version.h"

@@ -316,7 +316,7 @@ private:
     GroupWriter writer_;
     std::vector<std::vector<kv::Layer>> finished_;  // [sequence][layer], of all but the last
     std::optional<NpyWriter> logits_file_;
-    kv::Header stored_;  // as it was written
+    kv::Header stored_;               // as it was written
     std::vector<Json> first_tokens_;  // [sequence], where they are chosen here
     Communicator::Counters before_;
     std::uint64_t computed_ = 0;

@@ -49,9 +49,9 @@ private:
     std::condition_variable changed_;
     // Guarded by mutex_; layers are counted over all sequences.
     std::uint64_t ready_ = 0, taken_ = 0, sequence_ = 0;
-    std::uint64_t end_ = 0;           // tokens of the sequence in work
-    std::deque<kv::Layer> held_;      // the next ones to be read, where they are no more in the session
-    bool exporting_ = false;          // the reader copies out of the session
+    std::uint64_t end_ = 0;       // tokens of the sequence in work
+    std::deque<kv::Layer> held_;  // the next ones to be read, where they are no more in the session
+    bool exporting_ = false;      // the reader copies out of the session
     std::optional<kv::Header> complete_;
     std::optional<Error> error_;
 };

@@ -32,8 +32,9 @@ constexpr double finalize_s = 2.0;
 // While another thread moves frames.
 constexpr auto stays_out = std::chrono::microseconds(300);
 constexpr double stays_out_rest_s = 100e-6;
-// Without news: spins, rests, rests long. The core may be the one that the other threads of the transfer need.
-constexpr double spin_s = 100e-6, rest_s = 20e-6, long_rest_s = 1e-3, idle_s = 20e-3;
+// Without news: spins, then rests for a share of the time that there was none. The core may be the one that the other
+// threads of the transfer need, or that computes meanwhile.
+constexpr double spin_s = 100e-6, rest_s = 20e-6, long_rest_s = 1e-3, rest_share = 0.125;
 
 double heartbeat_s(const TransportOptions& options) { return std::min(0.5, options.timeout_s / 20); }
 
@@ -365,7 +366,7 @@ void MpiWorld::move_frames() {
                 return;
             }
             const double idle = std::chrono::duration<double>(now - last_moved).count();
-            if (idle > spin_s) gate_.rest(lock, idle > idle_s ? long_rest_s : rest_s);
+            if (idle > spin_s) gate_.rest(lock, std::clamp(idle * rest_share, rest_s, long_rest_s));
         }
         std::this_thread::yield();
     }

@@ -45,13 +45,13 @@ Status Sender::begin(const kv::Header& header, OfferOptions options) {
 bool Sender::step(TimePoint now) {
     now_ = now;
     bool moved = link_->step(now);
-    look_at_layers();
     if (link_->unacknowledged_bytes() <= send_window_bytes / 2 &&
         link_->unacknowledged_pieces() <= send_window_pieces / 2)
         window_full_ = false;
     charge();
     const bool was_open = bucket_.open();
     bucket_.refill(now);
+    look_at_layers();
     tell_kept();
     moved |= !was_open && bucket_.open();  // whoever waits for may_send() has to look again
     while (auto frame = link_->next()) {
@@ -168,7 +168,9 @@ void Sender::charge() noexcept {
     charged_bytes_ = sent;
 }
 
+// Under a limit of the rate, what was sent is on its way as long as that rate takes.
 void Sender::look_at_layers() {
+    if (!bucket_.open()) return;
     const std::uint64_t acknowledged = pieces_ - std::min(pieces_, link_->unacknowledged_pieces() + kept_);
     for (; !given_.empty() && given_.front().second <= acknowledged; given_.pop_front())
         times_.layers_end(given_.front().first + 1, now_);

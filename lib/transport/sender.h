@@ -38,6 +38,8 @@ public:
     // Whether the piece of layer `layer_index` may be sent now.
     [[nodiscard]] bool may_send(std::uint64_t layer_index) const noexcept;
     void send(const ChunkPlace& place, std::uint32_t crc, Payload payload);
+    // All that was sent has left, as the limit of the rate has it: COMMIT may follow.
+    [[nodiscard]] bool may_commit() const noexcept { return bucket_.open(); }
     // Once accepted: the CRC-32C of this piece where the receiver holds it.
     [[nodiscard]] std::optional<std::uint32_t> held(std::uint64_t piece) const noexcept;
     // In place of send(), where the receiver holds the same bytes.

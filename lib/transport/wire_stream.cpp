@@ -71,6 +71,7 @@ public:
         const Digest root = kv::root_digest(header_, tables_);
         Commit late = late_ ? commit_of(root, header_) : Commit{};
         auto lock = gate_->enter();
+        gate_->wait(lock, [&] { return sender_->may_commit() || sender_->error(); });
         HETERO_CHECK(failure());
         sender_->commit(root, std::move(late.logits), std::move(late.pending_tokens));
         gate_->nudge();

@@ -123,6 +123,7 @@ public:
     [[nodiscard]] const std::string& name() const noexcept override { return name_; }
     Status begin(const Header& header) override { return named(begin_(header)); }
     Status write_layer(const Layer& layer) override { return named(write_layer_(layer)); }
+    Status complete(const Header& header) override { return named(complete_(header)); }
     Status commit() override { return named(commit_()); }
     void abort(const Error& /*reason*/) noexcept override { discard(); }
     ~FileSink() override { discard(); }
@@ -162,27 +163,47 @@ private:
         HETERO_CHECK(set_all(root, root_attributes(header_, std::move(provenance))));
         HETERO_TRY(h5::Node sequences, root.create_group("sequences"));
         for (std::size_t i = 0; i < header_.sequences.size(); ++i)
-            HETERO_CHECK(write_sequence(sequences, sequence_name(i), header_.sequences[i]));
+            HETERO_CHECK(write_sequence(sequences, sequence_name(i), header_.sequences[i], header_.late_logits));
         HETERO_TRY(integrity_, root.create_group("integrity"));
         return {};
     } catch (const std::bad_alloc&) {
         return fail(Errc::resource, "not enough memory");
     }
 
-    static Status write_sequence(h5::Node& parent, const std::string& name, const Sequence& sequence) {
+    static Status write_sequence(h5::Node& parent, const std::string& name, const Sequence& sequence, bool late) {
         HETERO_TRY(h5::Node group, parent.create_group(name));
         HETERO_CHECK(set_all(group, {{"id", sequence.id},
                                      {"n_tokens", integer(sequence.tokens.size())},
-                                     {"next_position", integer(sequence.next_position())},
-                                     {"pending_token", std::int64_t{sequence.pending_token}},
-                                     {"special_parsed", sequence.special_parsed}}));
+                                     {"next_position", integer(sequence.next_position())}}));
+        if (!late) HETERO_CHECK(group.set("pending_token", std::int64_t{sequence.pending_token}));
+        HETERO_CHECK(group.set("special_parsed", sequence.special_parsed));
         HETERO_CHECK(write_guarded(group, "tokens", h5::Element::i32, {sequence.tokens.size()},
                                    std::as_bytes(std::span(sequence.tokens))));
-        if (!sequence.logits.empty())
-            HETERO_CHECK(write_guarded(group, "logits", h5::Element::f32, {sequence.logits.size()},
-                                       std::as_bytes(std::span(sequence.logits))));
+        if (!late) HETERO_CHECK(write_logits(group, sequence));
         HETERO_TRY(h5::Node layers, group.create_group("layers"));
         return {};
+    }
+
+    static Status write_logits(h5::Node& group, const Sequence& sequence) {
+        if (sequence.logits.empty()) return {};
+        return write_guarded(group, "logits", h5::Element::f32, {sequence.logits.size()},
+                             std::as_bytes(std::span(sequence.logits)));
+    }
+
+    Status complete_(const Header& header) try {
+        if (!file_ || !header_.late_logits) return fail(Errc::internal, "complete() of what is complete");
+        header_.take_logits_of(header);
+        HETERO_CHECK(check_header(header_));
+        HETERO_TRY(h5::Node root, file_->root());
+        HETERO_TRY(h5::Node sequences, root.open_group("sequences"));
+        for (std::size_t i = 0; i < header_.sequences.size(); ++i) {
+            HETERO_TRY(h5::Node group, sequences.open_group(sequence_name(i)));
+            HETERO_CHECK(group.set("pending_token", std::int64_t{header_.sequences[i].pending_token}));
+            HETERO_CHECK(write_logits(group, header_.sequences[i]));
+        }
+        return {};
+    } catch (const std::bad_alloc&) {
+        return fail(Errc::resource, "not enough memory");
     }
 
     Status write_layer_(const Layer& layer) try {
@@ -255,6 +276,7 @@ private:
         if (!file_) return fail(Errc::internal, "commit() before begin() or after the end");
         const std::size_t expected = header_.sequences.size() * header_.identity.n_layers;
         if (next_ != expected) return fail(Errc::internal, "commit() after {} of {} layers", next_, expected);
+        if (header_.late_logits) return fail(Errc::internal, "commit() before the logits");
         HETERO_CHECK(set_all(*integrity_, {{"algorithm", text("crc32c")},
                                            {"columns", text(columns_text(header_))},
                                            {"root", to_hex(root_digest(header_, tables_))}}));

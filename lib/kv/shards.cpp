@@ -51,7 +51,11 @@ public:
     }
     [[nodiscard]] const Header& header() const noexcept override { return header_; }
     [[nodiscard]] const std::string& name() const noexcept override { return inner_->name(); }
-    Status finish() override { return inner_->finish(); }
+    Status finish() override {
+        HETERO_CHECK(inner_->finish());
+        if (header_.late_logits) header_.take_logits_of(inner_->header());
+        return {};
+    }
 
     Result<Layer> read_layer() override try {
         HETERO_TRY(Layer layer, inner_->read_layer());

@@ -340,6 +340,17 @@ std::uint64_t Header::payload_bytes() const {
     return total;
 }
 
+void Header::take_logits_of(const Header& complete) {
+    for (Sequence& own : sequences) {
+        const auto from = std::find_if(complete.sequences.begin(), complete.sequences.end(),
+                                       [&](const Sequence& one) { return one.id == own.id; });
+        if (from == complete.sequences.end()) continue;
+        own.logits = from->logits;
+        own.pending_token = from->pending_token;
+    }
+    late_logits = complete.late_logits;
+}
+
 Status check_header(const Header& header) {
     HETERO_CHECK(check_identity(header.identity));
     HETERO_CHECK(check_shard(header.identity, header.shard));

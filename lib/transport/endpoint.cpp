@@ -105,6 +105,18 @@ Result<std::optional<LinkRate>> measure_link(const Endpoint& endpoint) {
     return std::optional(rate);
 }
 
+bool is_link(const Endpoint& endpoint) { return type_of(endpoint.kind).stats != nullptr; }
+
+std::optional<TransferStats> transfer_stats(const Endpoint& endpoint, bool sending) {
+    const EndpointType& type = type_of(endpoint.kind);
+    return type.stats == nullptr ? std::nullopt : type.stats(endpoint, sending);
+}
+
+Status join_time_line(const Endpoint& input) {
+    const EndpointType& type = type_of(input.kind);
+    return type.join_time_line == nullptr ? Status{} : type.join_time_line(input);
+}
+
 Status leave(const Error* error) noexcept {
     for (const EndpointType* type : by_cost())
         if (type->leave != nullptr) HETERO_CHECK(type->leave(error));

@@ -12,6 +12,7 @@
 #include "kv/stream.h"
 #include "transport/faults.h"
 #include "transport/link_rate.h"
+#include "transport/transfer_times.h"
 
 namespace hetero::transport {
 
@@ -74,6 +75,14 @@ Status confirm(const Endpoint& input);
 // What the way to an output can carry, by probing it for some milliseconds: after prepare(), before open_sink(),
 // whether or not the other side is ready to read. Nothing for a file or a pipe.
 Result<std::optional<LinkRate>> measure_link(const Endpoint& endpoint);
+
+// Another process reads or writes it meanwhile: what is sent early arrives early.
+[[nodiscard]] bool is_link(const Endpoint& endpoint);
+// Of the state that this process has sent to an output (`sending`) or read from an input; none for a file or a pipe.
+[[nodiscard]] std::optional<TransferStats> transfer_stats(const Endpoint& endpoint, bool sending);
+// Puts this process on the time line of the peer that an input is read from (base/trace.h), by some small probes; does
+// nothing for a file or a pipe. After open_source(), when that peer has done the same with the one before it.
+Status join_time_line(const Endpoint& input);
 
 // Tells every peer of this process that it gave up and why (so that they end too), then leaves MPI. With no error: an
 // orderly end, which waits until every rank of the job has come this far, however long it computes. Does nothing where

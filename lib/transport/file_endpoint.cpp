@@ -68,7 +68,7 @@ Result<std::unique_ptr<kv::Sink>> open_file_sink(const Endpoint& endpoint, const
 
 }  // namespace
 
-const EndpointType file_endpoint = {EndpointKind::file, parse_file,     file_text, prepare_file,
-                                    open_file_source,   open_file_sink, nullptr,   nullptr};
+const EndpointType file_endpoint = {EndpointKind::file, parse_file, file_text, prepare_file, open_file_source,
+                                    open_file_sink,     nullptr,    nullptr,   nullptr,      nullptr};
 
 }  // namespace hetero::transport

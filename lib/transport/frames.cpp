@@ -58,8 +58,9 @@ std::uint64_t max_payload(FrameKind kind) {
         case FrameKind::ack:
         case FrameKind::heartbeat:
         case FrameKind::bye:
-        case FrameKind::probe_ack:
             return 0;
+        case FrameKind::probe_ack:
+            return sizeof(std::uint64_t);
     }
     return 0;
 }

@@ -37,7 +37,7 @@ enum class FrameKind : std::uint8_t {
     abort = 13,       // unsequenced: gave up, and why
     bye = 14,         // orderly end
     probe = 15,       // unsequenced: bytes for a measurement of the link; answered at once, whatever the tool does
-    probe_ack = 16,   // unsequenced: probe `seq` has arrived
+    probe_ack = 16,   // unsequenced: probe `seq` has arrived, and when
     keep = 17,        // the next chunks are those that the receiver holds
 };
 [[nodiscard]] const char* frame_kind_name(FrameKind kind) noexcept;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "base/trace.h"
 
 namespace hetero::transport {
 namespace {
@@ -115,6 +116,7 @@ bool Link::step(TimePoint now) {
         if (!*arrival) break;
         moved = true;
         taken += frame_header_bytes + (*arrival)->payload().size();
+        counters_.bytes_received += frame_header_bytes + (*arrival)->payload().size();
         handle(**arrival, now);
     }
     if (!error_) watch(now);
@@ -167,10 +169,12 @@ void Link::handle(const Arrival& arrival, TimePoint now) {
             break;
         case FrameKind::probe:
             if (arrival.payload().size() == header.length && crc32c(arrival.payload()) == header.payload_crc)
-                transmit_control(FrameKind::probe_ack, header.seq);
+                transmit_control(FrameKind::probe_ack, header.seq, encode_time(trace::on_time_line(now)));
             break;
         case FrameKind::probe_ack:
             answered_probe_ = header.seq;
+            answered_time_.reset();
+            if (crc32c(arrival.payload()) == header.payload_crc) answered_time_ = decode_time(arrival.payload());
             probed_at_.reset();
             break;
         default:

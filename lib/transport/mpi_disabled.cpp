@@ -27,8 +27,11 @@ Result<std::unique_ptr<kv::Sink>> open_mpi_sink(const Endpoint& endpoint, const 
 
 }  // namespace
 
-const EndpointType mpi_endpoint = {EndpointKind::mpi, parse_mpi_endpoint, mpi_endpoint_text, prepare_mpi,
-                                   open_mpi_source,   open_mpi_sink,      nullptr,           nullptr};
+const EndpointType mpi_endpoint = {EndpointKind::mpi, parse_mpi_endpoint,
+                                   mpi_endpoint_text, prepare_mpi,
+                                   open_mpi_source,   open_mpi_sink,
+                                   nullptr,           nullptr,
+                                   nullptr,           nullptr};
 
 Result<LinkBench> bench_link(const Endpoint& peer, const LinkBenchOptions&, const TransportOptions&) {
     return refused(peer);
@@ -37,5 +40,6 @@ Result<LinkBench> bench_link(const Endpoint& peer, const LinkBenchOptions&, cons
 Communicator& group() noexcept { return single_process(); }
 Status check_group() { return {}; }
 bool shows_error() noexcept { return true; }
+int world_rank() noexcept { return -1; }
 
 }  // namespace hetero::transport

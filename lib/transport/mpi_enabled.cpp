@@ -1,5 +1,6 @@
 // The mpi: endpoint where MPI is compiled in.
 #include "base/limits.h"
+#include "base/trace.h"
 #include "transport/group.h"
 #include "transport/mpi_world.h"
 #include "transport/registry.h"
@@ -66,6 +67,19 @@ Result<LinkRate> measure_mpi(const Endpoint& endpoint) {
     return measured.rate;
 }
 
+std::optional<TransferStats> mpi_stats(const Endpoint& endpoint, bool sending) {
+    MpiWorld* world = MpiWorld::running();
+    return world == nullptr ? std::nullopt : world->transfer_stats(endpoint.rank, sending);
+}
+
+Status join_mpi_time_line(const Endpoint& input) {
+    MpiWorld* world = MpiWorld::running();
+    if (world == nullptr) return fail(Errc::internal, "mpi:{} was not prepared", input.rank);
+    HETERO_TRY(const auto offset, world->clock_offset(input.rank));
+    if (offset) trace::set_offset(*offset);
+    return {};
+}
+
 Status leave_mpi(const Error* error) noexcept {
     MpiWorld* world = MpiWorld::running();
     return world == nullptr ? Status{} : world->leave(error);
@@ -75,7 +89,7 @@ Status leave_mpi(const Error* error) noexcept {
 
 const EndpointType mpi_endpoint = {EndpointKind::mpi, parse_mpi_endpoint, mpi_endpoint_text, prepare_mpi,
                                    open_mpi_source,   open_mpi_sink,      leave_mpi,         measure_mpi,
-                                   confirm_mpi,       resumed_mpi_bytes};
+                                   mpi_stats,         join_mpi_time_line, confirm_mpi,      resumed_mpi_bytes};
 
 Communicator& group() noexcept {
     MpiWorld* world = MpiWorld::running();
@@ -85,6 +99,11 @@ Communicator& group() noexcept {
 Status check_group() {
     MpiWorld* world = MpiWorld::running();
     return world == nullptr ? Status{} : world->check_group();
+}
+
+int world_rank() noexcept {
+    MpiWorld* world = MpiWorld::running();
+    return world == nullptr ? -1 : world->rank();
 }
 
 bool shows_error() noexcept {

@@ -32,8 +32,9 @@ constexpr double finalize_s = 2.0;
 // While another thread moves frames.
 constexpr auto stays_out = std::chrono::microseconds(300);
 constexpr double stays_out_rest_s = 100e-6;
-// Without news: spins, rests, rests long. The core may be the one that the other threads of the transfer need.
-constexpr double spin_s = 100e-6, rest_s = 20e-6, long_rest_s = 1e-3, idle_s = 20e-3;
+// Without news: spins, then rests for a share of the time that there was none. The core may be the one that the other
+// threads of the transfer need, or that computes meanwhile.
+constexpr double spin_s = 100e-6, rest_s = 20e-6, long_rest_s = 1e-3, rest_share = 0.125;
 
 double heartbeat_s(const TransportOptions& options) { return std::min(0.5, options.timeout_s / 20); }
 
@@ -128,6 +129,7 @@ Status MpiWorld::initialise() {
     int rank = 0, size = 0;
     HETERO_MPI_CHECK(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
     HETERO_MPI_CHECK(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
+    rank_ = rank;
     HETERO_TRY(const std::vector<Roles> all, exchange_roles(rank, size));
     for (MPI_Comm* comm : {&control_, &data_}) {
         MPI_Request request = MPI_REQUEST_NULL;
@@ -264,6 +266,11 @@ Status MpiWorld::add_group(const std::vector<Roles>& all, int rank) {
 }
 
 bool MpiWorld::Peer::step(TimePoint now) {
+    const bool moved = step_conversation(now);
+    return (clock && clock->step(now)) || moved;
+}
+
+bool MpiWorld::Peer::step_conversation(TimePoint now) {
     if (measure) return measure->step(now);
     if (sender) return sender->step(now);
     if (receiver) return receiver->step(now);
@@ -359,7 +366,7 @@ void MpiWorld::move_frames() {
                 return;
             }
             const double idle = std::chrono::duration<double>(now - last_moved).count();
-            if (idle > spin_s) gate_.rest(lock, idle > idle_s ? long_rest_s : rest_s);
+            if (idle > spin_s) gate_.rest(lock, std::clamp(idle * rest_share, rest_s, long_rest_s));
         }
         std::this_thread::yield();
     }
@@ -458,6 +465,34 @@ Result<MpiWorld::Measured> MpiWorld::measure(int rank, int round_trips) {
         const std::optional<LinkMeasure> done = std::exchange(peer->measure, std::nullopt);
         if (!done->rate()) return tl::unexpected<Error>(*peer->link->error());
         return Measured{*done->rate(), done->round_trips_s()};
+    }
+    return fail(Errc::internal, "mpi:{} was not prepared", rank);
+}
+
+std::optional<TransferStats> MpiWorld::transfer_stats(int rank, bool sending) {
+    auto lock = gate_.enter();
+    for (const auto& peer : peers_) {
+        if (peer->rank != rank || !(sending ? peer->sender.has_value() : peer->receiver.has_value())) continue;
+        TransferStats stats = sending ? peer->sender->times().stats() : peer->receiver->times().stats();
+        const LinkCounters& counters = peer->link->counters();
+        stats.bytes = sending ? counters.bytes_sent : counters.bytes_received;
+        return stats;
+    }
+    return std::nullopt;
+}
+
+Result<std::optional<std::chrono::nanoseconds>> MpiWorld::clock_offset(int rank) {
+    auto lock = gate_.enter();
+    for (const auto& peer : peers_) {
+        if (peer->rank != rank || !peer->receiver) continue;
+        peer->clock.emplace(*peer->link);
+        gate_.nudge();
+        gate_.wait(lock, [&] { return peer->clock->done() || peer->link->error(); });
+        const std::optional<ClockOffset> done = std::exchange(peer->clock, std::nullopt);
+        if (peer->link->error()) return tl::unexpected<Error>(*peer->link->error());
+        log::debug("rank {}: its time line is {} ns from our clock, +- {}", rank,
+                   done->offset() ? done->offset()->count() : 0, done->round_trip().count() / 2);
+        return done->offset();
     }
     return fail(Errc::internal, "mpi:{} was not prepared", rank);
 }

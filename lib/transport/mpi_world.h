@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "transport/clock_offset.h"
 #include "transport/endpoint.h"
 #include "transport/gate.h"
 #include "transport/link_measure.h"
@@ -31,7 +32,9 @@ public:
         std::optional<Receiver> receiver;  // we read a state from there
         // Neither: a rank of our group. The link carries heartbeats and errors.
         std::optional<LinkMeasure> measure;
+        std::optional<ClockOffset> clock;
         bool step(TimePoint now);
+        bool step_conversation(TimePoint now);
         bool opened = false;
         bool served = false;  // when we said goodbye its state had been transferred
     };
@@ -49,12 +52,16 @@ public:
         std::vector<double> round_trips_s;  // of small frames
     };
     Result<Measured> measure(int rank, int round_trips);
+    std::optional<TransferStats> transfer_stats(int rank, bool sending);
+    // Of a peer that we read from: its time line minus our clock; none where it does not answer.
+    Result<std::optional<std::chrono::nanoseconds>> clock_offset(int rank);
     // Runs `job` on the thread that makes MPI calls, while no frames move; an error if it does not end in time.
     Status run_job(std::function<Status()> job, double patience_s);
     [[nodiscard]] MPI_Comm data_communicator() const noexcept { return data_; }
     // Begins the conversation with an opened peer anew. Both sides do, know the session, and have drained the last one.
     void restart(Peer& peer, std::uint64_t session, bool verify_chunks);
     [[nodiscard]] Gate& gate() noexcept { return gate_; }
+    [[nodiscard]] int rank() const noexcept { return rank_; }  // once it has started
     [[nodiscard]] Communicator& group() noexcept;
     [[nodiscard]] Status check_group();
     [[nodiscard]] bool shows_error() noexcept;
@@ -84,6 +91,7 @@ private:
     [[nodiscard]] Status left_in_order() const;
     void finalize();
 
+    int rank_ = -1;
     std::vector<int> inputs_, outputs_;
     TransportOptions options_;
     TimePoint started_;

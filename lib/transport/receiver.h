@@ -7,6 +7,7 @@
 
 #include "transport/chunk_plan.h"
 #include "transport/link.h"
+#include "transport/transfer_times.h"
 
 namespace hetero::transport {
 
@@ -40,10 +41,11 @@ public:
     void accept(std::vector<std::shared_ptr<kv::Layer>> buffers, std::vector<HeldPieces> held);
     void reject(const Error& reason);
     [[nodiscard]] std::uint64_t kept_bytes() const noexcept { return kept_bytes_; }  // that the sender left out
+    [[nodiscard]] const TransferTimes& times() const noexcept { return times_; }
 
     // The state was offered and accepted.
     [[nodiscard]] bool accepted() const noexcept { return stage_ >= Stage::receiving; }
-    // Logits that come late are there with root().
+    // Logits and pending tokens that come late are there with root().
     [[nodiscard]] const kv::Header& header() const noexcept { return header_; }
 
     [[nodiscard]] bool layer_ready() const noexcept;  // the next one in order is complete
@@ -87,7 +89,6 @@ private:
     std::uint16_t version_ = min_protocol_version;  // of the conversation
     Digest compat_hash_{};
     kv::Header header_;
-    bool late_logits_ = false;
     Digest state_key_{};
     std::uint64_t first_layers_ = 0;
     std::deque<HeldPieces> held_;  // from the next piece on
@@ -98,6 +99,8 @@ private:
     std::optional<ChunkWalk> ahead_;  // the piece whose place is posted next
     std::deque<ChunkPlace> posted_;   // between the two
     std::optional<Digest> root_;
+    TransferTimes times_;
+    TimePoint now_{};
 };
 
 }  // namespace hetero::transport

@@ -1,5 +1,6 @@
 #include "transport/wire_stream.h"
 
+#include <chrono>
 #include <mutex>
 #include <new>
 
@@ -56,12 +57,23 @@ public:
     Status write_layer(const kv::Layer& layer) override { return send_layer(layer, nullptr); }
     Status write_shared(std::shared_ptr<const kv::Layer> layer) override { return send_layer(*layer, layer); }
 
+    Status complete(const kv::Header& header) override {
+        late_ = header_.late_logits;
+        if (!late_) return fail(Errc::internal, "{}: it has its logits", name_);
+        header_.take_logits_of(header);
+        if (const Status checked = kv::check_header(header_); !checked) return fail_with(checked.error(), name_);
+        return {};
+    }
+
     Status commit() override {
         if (!walk_ || !walk_->done()) return fail(Errc::internal, "{}: committed before the last layer", name_);
+        if (header_.late_logits) return fail(Errc::internal, "{}: committed before the logits", name_);
         const Digest root = kv::root_digest(header_, tables_);
+        Commit late = late_ ? commit_of(root, header_) : Commit{};
         auto lock = gate_->enter();
+        gate_->wait(lock, [&] { return sender_->may_commit() || sender_->error(); });
         HETERO_CHECK(failure());
-        sender_->commit(root);
+        sender_->commit(root, std::move(late.logits), std::move(late.pending_tokens));
         gate_->nudge();
         gate_->wait(lock, [&] { return sender_->committed() || sender_->error(); });
         if (!sender_->committed()) return failure();
@@ -86,7 +98,7 @@ private:
         tables_.assign(header_.sequences.size(), std::vector<kv::LayerChecksums>(header_.identity.n_layers));
         auto lock = gate_->enter();
         HETERO_CHECK(failure());
-        HETERO_CHECK(sender_->begin(header_, {.resumable = checksums_}));
+        HETERO_CHECK(sender_->begin(header_, {.late_logits = header_.late_logits, .resumable = checksums_}));
         gate_->nudge();
         gate_->wait(lock, [&] { return sender_->accepted() || sender_->error(); });
         return failure();
@@ -104,8 +116,14 @@ private:
         if (const Status checked = kv::check_layer(header_, sequence, number, layer); !checked)
             return fail_with(checked.error(), name_);
         try {
+            {
+                const auto lock = gate_->enter();
+                sender_->layer_begins(std::chrono::steady_clock::now());
+            }
             for (; !walk_->done() && walk_->place().layer_index == index; walk_->advance())
                 HETERO_CHECK(send(walk_->place(), layer, owner, tables_[sequence][number]));
+            const auto lock = gate_->enter();
+            sender_->layer_given(index);
         } catch (const std::bad_alloc&) {
             return fail(Errc::resource, "{}: no memory to send layer {}", name_, number);
         }
@@ -147,7 +165,7 @@ private:
     std::optional<ChunkWalk> walk_;
     std::vector<std::vector<kv::LayerChecksums>> tables_;  // [sequence][layer]
     std::shared_ptr<BufferPool> pool_ = std::make_shared<BufferPool>();
-    bool committed_ = false;
+    bool committed_ = false, late_ = false;  // late_: COMMIT brings the logits
 };
 
 class WireSource final : public kv::Source {
@@ -191,10 +209,17 @@ public:
 
     Status finish() override {
         if (read_ != total_layers(header_)) return fail(Errc::internal, "{}: finished before the last layer", name_);
-        const Digest own = kv::root_digest(header_, tables_);
+        Digest own{};
+        if (!header_.late_logits) own = kv::root_digest(header_, tables_);
         auto lock = gate_->enter();
         gate_->wait(lock, [&] { return receiver_->root() || receiver_->error(); });
         HETERO_CHECK(failure());
+        if (header_.late_logits) {
+            header_.take_logits_of(receiver_->header());
+            lock.unlock();
+            own = kv::root_digest(header_, tables_);
+            lock.lock();
+        }
         if (*receiver_->root() == own) {
             receiver_->agree();
             if (!confirm_later_) receiver_->confirm();

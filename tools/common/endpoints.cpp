@@ -8,6 +8,7 @@
 #include <chrono>
 
 #include "base/clock.h"
+#include "base/trace.h"
 #include "common/group.h"
 #include "common/sources.h"
 #include "transport/group_source.h"
@@ -117,6 +118,7 @@ Result<OpenedSource> open_source(const Tool& tool, const transport::Endpoint& en
     OpenedSource opened;
     Result<std::unique_ptr<kv::Source>> source = nullptr;
     if (all_read || group.is_root()) source = transport::open_source(endpoint, options);
+    if (source && trace::on() && group.is_root()) HETERO_CHECK(transport::join_time_line(endpoint));
     if (group.size() > 1 && !all_read) source = transport::hand_out(group, std::move(source));
     if (group.size() > 1 && all_read) HETERO_CHECK(transport::check_same_state(group, source));
     HETERO_TRY(opened.source, std::move(source));
@@ -130,6 +132,7 @@ Result<double> copy_state(kv::Source& source, kv::Sink& sink) {
     double seconds = 0;
     const auto copy = [&]() -> Status {
         const std::size_t layers = source.header().sequences.size() * source.header().identity.n_layers;
+        const bool late = source.header().late_logits;
         HETERO_CHECK(sink.begin(source.header()));
         const Clock::time_point start = Clock::now();
         kv::Layer layer;
@@ -140,6 +143,7 @@ Result<double> copy_state(kv::Source& source, kv::Sink& sink) {
             layer = shared.use_count() == 1 ? std::move(*shared) : kv::Layer();  // its memory is used again
         }
         HETERO_CHECK(source.finish());
+        if (late) HETERO_CHECK(sink.complete(source.header()));
         HETERO_CHECK(sink.commit());
         seconds = seconds_since(start);
         return {};

@@ -75,6 +75,7 @@ int main(int argc, char** argv) {
     table.heading("Running");
     add_dry_run_option(table, options.transfer, "check everything, read the state, generate nothing");
     add_transfer_options(table, options.transfer);
+    tool.add_trace_option();
 
     return tool.run(argc, argv, [&]() -> Status {
         HETERO_CHECK(check_usage(options));

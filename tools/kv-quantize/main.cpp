@@ -9,6 +9,7 @@
 #include "common/schemes.h"
 #include "common/sources.h"
 #include "common/tool.h"
+#include "common/transfers.h"
 #include "inspect.h"
 #include "kv/convert.h"
 
@@ -137,6 +138,7 @@ Status quantize(Tool& tool, const QuantizeOptions& options) {
     }
     HETERO_CHECK(transport::confirm(endpoints.inputs.front()));
 
+    trace_transfers(endpoints);
     const double rate =
         converted->seconds > 0 ? static_cast<double>(converted->bytes_in) / converted->seconds / 1e9 : 0;
     const double ratio = static_cast<double>(converted->bytes_out) / static_cast<double>(converted->bytes_in);
@@ -239,6 +241,7 @@ int main(int argc, char** argv) {
     add_dry_run_option(table, options.transfer, "convert and report, but write nothing");
     add_thread_option(table, &options.threads);
     add_transfer_options(table, options.transfer);
+    tool.add_trace_option();
     return tool.run(argc, argv, [&]() -> Status {
         if (options.inspect) return inspect(tool, options);
         if (table.on_command_line("codecs")) return fail(Errc::usage, "--codecs goes with --inspect");

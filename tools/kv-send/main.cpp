@@ -8,6 +8,7 @@
 #include "common/models.h"
 #include "common/sources.h"
 #include "common/tool.h"
+#include "common/transfers.h"
 #include "kv/reshard_plan.h"
 #include "kv/shard_files.h"
 #include "plan.h"
@@ -144,6 +145,7 @@ Status send(Tool& tool, const SendOptions& options) {
         tool.note("dry run: {} bytes", bytes);
         return {};
     }
+    trace_transfers(endpoints);
     tool.note("{} bytes in {:.4f} s, {:.3f} GB/s", bytes, seconds, rate);
     return {};
 }
@@ -170,6 +172,7 @@ int main(int argc, char** argv) {
     add_dry_run_option(table, options.transfer, "read and check the state, print what would be sent, move nothing");
     add_transfer_options(table, options.transfer);
     add_resume_option(table, &options.resume);
+    tool.add_trace_option();
     table.heading("Measurement");
     table.text("--bench", "mpi:RANK", &options.bench_peer,
                "measure the link to a rank that does the same, beside plain MPI");

@@ -1,4 +1,4 @@
-// Endpoints: where a tool reads or writes a KV state. PATH, "-" (stdin or stdout), "mpi:RANK".
+// Endpoints: where a tool reads or writes a KV state. PATH, "-" (stdin or stdout), "mpi:RANK", "mpi-port:FILE".
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -18,12 +18,14 @@ namespace hetero::transport {
 
 class Resume;  // resume.h
 
-enum class EndpointKind { file, pipe, mpi };
+enum class EndpointKind { file, pipe, mpi, mpi_port };
 
 struct Endpoint {
     EndpointKind kind = EndpointKind::file;
-    std::string path;  // file
+    std::string path;  // file; mpi_port: where the two jobs find each other
     int rank = -1;     // mpi: the peer's rank in MPI_COMM_WORLD
+    // Messages to another process, by hkv-mpi.
+    [[nodiscard]] bool is_link() const noexcept { return kind == EndpointKind::mpi || kind == EndpointKind::mpi_port; }
 };
 
 // "mpi:" with something that is not a rank is a usage error; "./mpi:3" is a file.
@@ -36,6 +38,8 @@ struct TransportOptions {
     // A lost peer ends this process within so long: six tenths to notice, the rest to tell the others and for mpirun to
     // end the job. A peer that is alive and computes is waited for.
     double timeout_s = 10;
+    // mpi-port: only. How long to wait for the other job to come; 0: as long as timeout_s.
+    double meet_s = 0;
     // A pipe's image above this is spooled to a temporary file. At least min_pipe_memory_bytes.
     std::uint64_t max_memory_bytes = 1ULL << 30;
     io::Overwrite overwrite = io::Overwrite::refuse;
@@ -90,5 +94,9 @@ Status join_time_line(const Endpoint& input);
 // rank never started it, or died), it ends the process itself, with the error's code as status.
 // An error: the orderly end did not come about, for a peer was lost or gave up after its state had been transferred.
 Status leave(const Error* error) noexcept;
+
+// Holds up what processes need to meet by mpi-port:FILE, beyond the life of one of them: for a process that forks
+// others which receive states in turn, and does not start MPI itself. They use it while the object lives.
+Result<std::shared_ptr<const void>> start_port_service(const TransportOptions& options);
 
 }  // namespace hetero::transport

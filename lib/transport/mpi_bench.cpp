@@ -199,7 +199,7 @@ Result<LinkBench> Bench::lead(const LinkBenchOptions& options) {
         std::max(least_round_trips, static_cast<int>(std::min<double>(options.round_trips, latency_s / mean_s)));
     HETERO_TRY(const auto raw_s, ping(round_trips));
     bench.raw_us = one_way_us(raw_s);
-    HETERO_TRY(const MpiWorld::Measured measured, world_->measure(peer_->rank, round_trips));
+    HETERO_TRY(const MpiWorld::Measured measured, world_->measure(*peer_, round_trips));
     bench.frames_us = one_way_us(measured.round_trips_s);
     const auto in_a_round = [&](double bytes_per_s) {
         return std::min(static_cast<double>(options.max_bytes), bytes_per_s * options.round_s);
@@ -286,7 +286,7 @@ Result<LinkBench> bench_link(const Endpoint& peer, const LinkBenchOptions& bench
     const std::vector<int> none, one = {peer.rank};
     HETERO_CHECK(MpiWorld::start(leads ? none : one, leads ? one : none, options));
     MpiWorld& world = *MpiWorld::running();
-    HETERO_TRY(MpiWorld::Peer * opened, world.open(peer.rank, leads));
+    HETERO_TRY(MpiWorld::Peer * opened, world.open(peer, leads));
     auto run = std::make_unique<Bench>(world, *opened, options.timeout_s);
     Result<LinkBench> result = LinkBench{};
     if (leads) {

@@ -1,4 +1,4 @@
-// The mpi: endpoint where MPI is not compiled in: understood, and refused.
+// The mpi: and mpi-port: endpoints where MPI is not compiled in: understood, and refused.
 #include "transport/group.h"
 #include "transport/link_bench.h"
 #include "transport/registry.h"
@@ -11,7 +11,7 @@ tl::unexpected<Error> refused(std::string_view what) {
                 "{}: this build has no MPI; configure with -DHETERO_MPI=ON (Debian: libopenmpi-dev, openmpi-bin)",
                 what);
 }
-tl::unexpected<Error> refused(const Endpoint& endpoint) { return refused(mpi_endpoint_text(endpoint)); }
+tl::unexpected<Error> refused(const Endpoint& endpoint) { return refused(to_string(endpoint)); }
 
 Status prepare_mpi(const std::vector<Endpoint>& inputs, const std::vector<Endpoint>& outputs,
                    const TransportOptions& options) {
@@ -27,11 +27,18 @@ Result<std::unique_ptr<kv::Sink>> open_mpi_sink(const Endpoint& endpoint, const 
 
 }  // namespace
 
-const EndpointType mpi_endpoint = {EndpointKind::mpi, parse_mpi_endpoint,
-                                   mpi_endpoint_text, prepare_mpi,
-                                   open_mpi_source,   open_mpi_sink,
-                                   nullptr,           nullptr,
-                                   nullptr,           nullptr};
+const EndpointType mpi_endpoint = {EndpointKind::mpi, parse_mpi_endpoint, mpi_endpoint_text, prepare_mpi,
+                                   open_mpi_source,   open_mpi_sink,      nullptr,           nullptr};
+const EndpointType mpi_port_endpoint = {EndpointKind::mpi_port,
+                                        parse_port_endpoint,
+                                        port_endpoint_text,
+                                        prepare_mpi,
+                                        open_mpi_source,
+                                        open_mpi_sink,
+                                        nullptr,
+                                        nullptr};
+
+Result<std::shared_ptr<const void>> start_port_service(const TransportOptions&) { return refused("mpi-port:"); }
 
 Result<LinkBench> bench_link(const Endpoint& peer, const LinkBenchOptions&, const TransportOptions&) {
     return refused(peer);

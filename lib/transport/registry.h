@@ -25,10 +25,12 @@ struct EndpointType {
     std::uint64_t (*resumed_bytes)(const Endpoint& endpoint) = nullptr;
 };
 
-extern const EndpointType file_endpoint, pipe_endpoint, mpi_endpoint;
+extern const EndpointType file_endpoint, pipe_endpoint, mpi_endpoint, mpi_port_endpoint;
 
-// "mpi:RANK"; the same with and without MPI.
+// "mpi:RANK" and "mpi-port:FILE"; the same with and without MPI.
 std::optional<Result<Endpoint>> parse_mpi_endpoint(std::string_view text);
 std::string mpi_endpoint_text(const Endpoint& endpoint);
+std::optional<Result<Endpoint>> parse_port_endpoint(std::string_view text);
+std::string port_endpoint_text(const Endpoint& endpoint);
 
 }  // namespace hetero::transport

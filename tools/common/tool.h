@@ -31,6 +31,7 @@ public:
 
     [[nodiscard]] const std::string& name() const noexcept { return name_; }
     [[nodiscard]] bool json() const noexcept { return json_; }
+    [[nodiscard]] bool reports() const noexcept { return json_ || !report_path_.empty(); }
     [[nodiscard]] bool quiet() const noexcept { return quiet_; }
     [[nodiscard]] bool verbose() const noexcept { return verbose_; }
     [[nodiscard]] bool show_progress() const noexcept { return show_progress_; }

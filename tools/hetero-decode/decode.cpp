@@ -357,12 +357,20 @@ Status check_choice(const Tool& tool, const DecodeOptions& options, const kv::He
 
 }  // namespace
 
-Status run_decode(Tool& tool, const DecodeOptions& options) {
+Status run_decode(Tool& tool, const DecodeOptions& options, Turns* turns) {
     Files others{prompt_files(options.prompt), {}};
     others.read.push_back(options.model.path);
+    std::optional<LoadedModel> model;
+    if (turns != nullptr) {  // ready before a sender comes; and no sender mends a model that cannot be loaded
+        HETERO_TRY(model, load_model(options.model));
+    }
     HETERO_TRY(const Endpoints endpoints,
                prepare_endpoints(tool, {options.input}, {options.output}, options.transfer, std::move(others)));
-    HETERO_TRY(const LoadedModel loaded, load_model(options.model));
+    if (turns != nullptr) turns->met();
+    if (!model) {
+        HETERO_TRY(model, load_model(options.model));
+    }
+    const LoadedModel& loaded = *model;
     if (!loaded.tokenizer) return fail(Errc::bad_input, "{} has no tokenizer", options.model.path);
     transport::TransportOptions transfer = options.transfer.transport(tool);
     transfer.expected_identity = loaded.identity;
@@ -370,7 +378,7 @@ Status run_decode(Tool& tool, const DecodeOptions& options) {
     HETERO_CHECK(check_state(loaded, options.model.path, opened.source->header(), opened.source->name()));
     report_weights(tool, opened.source->name(), opened.source->header().identity, loaded.identity);
     HETERO_TRY(auto source, select_sequences(std::move(opened.source), options.sequences));
-    const bool peers = endpoints.inputs.front().kind == transport::EndpointKind::mpi || transport::group().size() > 1;
+    const bool peers = endpoints.inputs.front().is_link() || transport::group().size() > 1;
     const bool spare = options.model.threads != 1 && default_thread_count() > 1;
     if (!peers && spare) source = kv::read_ahead(std::move(source));
     HETERO_CHECK(check_choice(tool, options, source->header()));
@@ -391,6 +399,12 @@ Status run_decode(Tool& tool, const DecodeOptions& options) {
     report_group(tool, before);
     if (endpoints.outputs.empty() || options.transfer.dry_run) return {};
     return run.write(endpoints.outputs.front());
+}
+
+Status decode_in_turn(Tool& tool, DecodeOptions& options) {
+    HETERO_TRY(Turns turns, Turns::start(tool, options.turns, options.input, options.output, options.transfer));
+    HETERO_TRY(const bool turn, turns.next(tool, options.output));
+    return turn ? run_decode(tool, options, &turns) : Status{};
 }
 
 }  // namespace hetero::tool

@@ -67,8 +67,8 @@ int main(int argc, char** argv) {
     add_tp_options(table, options.transfer);
 
     table.heading("Output");
-    table.text("-o,--output", "KV", &options.output, "the state: a file, - (stdout) or mpi:RANK").completion =
-        Completion::file;
+    table.text("-o,--output", "KV", &options.output, "the state: a file, - (stdout), mpi:RANK or mpi-port:FILE")
+        .completion = Completion::file;
     add_delivery_options(table, options.delivery);
     table.choice("--logits", &options.logits, {"none", "last", "all"},
                  "keep logits: of the last position in the state, of all in --logits-out");

@@ -197,9 +197,9 @@ int main(int argc, char** argv) {
     QuantizeOptions options;
     OptionTable& table = tool.options();
     table.heading("States");
-    table.positional("IN", &options.input, true, "the state: a file, - (stdin) or mpi:RANK");
-    table.text("-o,--output", "OUT", &options.output, "the result: a file, - (stdout) or mpi:RANK").completion =
-        Completion::file;
+    table.positional("IN", &options.input, true, "the state: a file, - (stdin), mpi:RANK or mpi-port:FILE");
+    table.text("-o,--output", "OUT", &options.output, "the result: a file, - (stdout), mpi:RANK or mpi-port:FILE")
+        .completion = Completion::file;
     add_sequence_option(table, options.sequences, "keep");
     table.heading("Representation");
     table.text("--k", "SPEC", &options.k, "how K is stored, say int8:channel:g32:asym").setting = true;

@@ -9,6 +9,7 @@
 #include "common/sources.h"
 #include "common/tool.h"
 #include "common/transfers.h"
+#include "common/turns.h"
 #include "kv/reshard_plan.h"
 #include "kv/shard_files.h"
 #include "plan.h"
@@ -27,6 +28,7 @@ struct SendOptions {
     std::uint64_t threads = 0;
     TransferOptions transfer;
     DeliveryOptions delivery;
+    TurnOptions turns;
 };
 
 // --dtype converts what is stored here, --wire-dtype what goes to another rank.
@@ -35,7 +37,7 @@ Result<Delivery> delivery_of(Tool& tool, const SendOptions& options) {
     if (options.requantize && options.dtype.empty()) return fail(Errc::usage, "--requantize goes with --dtype");
     if (options.dtype.empty()) return delivery;
     HETERO_TRY(const transport::Endpoint to, transport::parse_endpoint(options.output.empty() ? "-" : options.output));
-    if (to.kind == transport::EndpointKind::mpi)
+    if (to.is_link())
         return fail(Errc::usage, "--dtype is of what is stored; what goes to {} has --wire-dtype", options.output);
     if (delivery.converts()) return fail(Errc::usage, "--dtype and --plan exclude each other");
     auto specs = specs_of_name(options.dtype);
@@ -74,7 +76,7 @@ Result<std::unique_ptr<kv::Sink>> open_outputs(const transport::TransportOptions
                            tool.provenance(fmt::format("reshard tp={} shards={}", n, random_id())));
 }
 
-Status send(Tool& tool, const SendOptions& options) {
+Status send(Tool& tool, const SendOptions& options, Turns* turns = nullptr) {
     if (!options.bench_peer.empty()) {
         if (!options.input.empty() || !options.output.empty())
             return fail(Errc::usage, "--bench measures a link and takes no state");
@@ -92,13 +94,14 @@ Status send(Tool& tool, const SendOptions& options) {
     std::optional<transport::Endpoint> planned;
     if (dry_run && !options.output.empty()) {
         HETERO_TRY(planned, transport::parse_endpoint(options.output));
-        if (planned->kind == transport::EndpointKind::mpi) outputs.clear();  // MPI is not started for a plan
+        if (planned->is_link()) outputs.clear();  // MPI is not started for a plan
         if (delivery.automatic)
             return fail(Errc::usage, "--dry-run starts no link that could choose: name the representation");
     }
     HETERO_TRY(const Endpoints endpoints,
                prepare_endpoints(tool, {options.input}, outputs, options.transfer, {options.delivery.plans, {}}));
-    const auto is_link = [](const transport::Endpoint& one) { return one.kind == transport::EndpointKind::mpi; };
+    if (turns != nullptr) turns->met();
+    const auto is_link = [](const transport::Endpoint& one) { return one.is_link(); };
     const bool to_link = planned ? is_link(*planned) : !endpoints.outputs.empty() && is_link(endpoints.outputs.front());
     if (delivery.converts() && !to_link && options.dtype.empty()) {
         return fail(Errc::usage, "--plan is for what goes to mpi:RANK; kv-quantize --plan stores a state");
@@ -150,6 +153,14 @@ Status send(Tool& tool, const SendOptions& options) {
     return {};
 }
 
+Status send_in_turn(Tool& tool, SendOptions& options) {
+    if (options.input.empty()) return fail(Errc::usage, "IN is missing; see --help");
+    if (options.output.empty()) return fail(Errc::usage, "no output: give files with -o, as in -o out-%n.h5");
+    HETERO_TRY(Turns turns, Turns::start(tool, options.turns, options.input, options.output, options.transfer));
+    HETERO_TRY(const bool turn, turns.next(tool, options.output));
+    return turn ? send(tool, options, &turns) : Status{};
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -158,9 +169,9 @@ int main(int argc, char** argv) {
     SendOptions options;
     OptionTable& table = tool.options();
     table.heading("States");
-    table.positional("IN", &options.input, false, "the state: a file, - (stdin) or mpi:RANK");
-    table.text("-o,--output", "OUT", &options.output, "where it goes: a file, - (stdout) or mpi:RANK").completion =
-        Completion::file;
+    table.positional("IN", &options.input, false, "the state: a file, - (stdin), mpi:RANK or mpi-port:FILE");
+    table.text("-o,--output", "OUT", &options.output, "where it goes: a file, - (stdout), mpi:RANK or mpi-port:FILE")
+        .completion = Completion::file;
     add_sequence_option(table, options.sequences, "send");
     table.heading("Transfer");
     table.text("--dtype", "CODEC|PRESET", &options.dtype, "convert what is written to a file or a pipe").setting = true;
@@ -169,6 +180,7 @@ int main(int argc, char** argv) {
                   "write N shards by heads, one file for each of N tensor-parallel ranks");
     add_delivery_options(table, options.delivery);
     add_thread_option(table, &options.threads);
+    add_turn_option(table, options.turns);
     add_dry_run_option(table, options.transfer, "read and check the state, print what would be sent, move nothing");
     add_transfer_options(table, options.transfer);
     add_resume_option(table, &options.resume);
@@ -177,5 +189,6 @@ int main(int argc, char** argv) {
     table.text("--bench", "mpi:RANK", &options.bench_peer,
                "measure the link to a rank that does the same, beside plain MPI");
     table.texts("--bench-size", "SIZE", &options.bench_sizes, "in chunks of this size only; may be repeated");
-    return tool.run(argc, argv, [&] { return send(tool, options); });
+    return tool.run(argc, argv,
+                    [&] { return options.turns.in_turn() ? send_in_turn(tool, options) : send(tool, options); });
 }

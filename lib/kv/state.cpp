@@ -7,6 +7,7 @@
 #include <set>
 #include <string_view>
 
+#include "base/huge_pages.h"
 #include "base/printable.h"
 #include "kv/canonical.h"
 
@@ -302,7 +303,7 @@ Result<Part> allocate_part(const Header& header, const Scheme& scheme, std::uint
     out.scheme = scheme;
     const auto make = [](DType dtype, std::vector<std::uint64_t> shape) {
         Tensor tensor{dtype, std::move(shape), {}};
-        if (!tensor.empty()) tensor.bytes.resize(kernels::dtype_bytes(dtype, tensor.elements()));
+        if (!tensor.empty()) resize_in_huge_pages(tensor.bytes, kernels::dtype_bytes(dtype, tensor.elements()));
         return tensor;
     };
     try {

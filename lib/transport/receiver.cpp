@@ -116,7 +116,7 @@ Status Receiver::handle_offer(const Frame& frame) {
     if (options_.decides) return {};
     std::vector<std::shared_ptr<kv::Layer>> buffers;
     for (std::uint64_t i = 0; i < first; ++i) {
-        auto buffer = allocate_layer(header_, i / header_.identity.n_layers, i % header_.identity.n_layers);
+        auto buffer = options_.layers->take(header_, i / header_.identity.n_layers, i % header_.identity.n_layers);
         if (!buffer) {
             reject(buffer.error());
             return {};

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "transport/chunk_plan.h"
+#include "transport/layer_pool.h"
 #include "transport/link.h"
 #include "transport/transfer_times.h"
 
@@ -16,6 +17,7 @@ struct ReceiverOptions {
     std::uint64_t memory_bytes = 0;             // more than this for the granted layers: REJECT; 0: not known
     std::uint64_t granted_bytes = 64ULL << 20;  // keep so much granted ahead, at least two layers
     bool decides = false;                       // an offer waits for accept(): some of it may be held
+    std::shared_ptr<LayerPool> layers = std::make_shared<LayerPool>();
 };
 
 struct ReceivedLayer {
@@ -50,8 +52,9 @@ public:
 
     [[nodiscard]] bool layer_ready() const noexcept;  // the next one in order is complete
     ReceivedLayer take_layer();
-    // Layers that may be granted now: allocate the next one outside (allocate_layer) and hand it over.
+    // Layers that may be granted now: take the next one out of layers() and hand it over.
     [[nodiscard]] bool wants_buffer() const noexcept;
+    [[nodiscard]] LayerPool& layers() noexcept { return *options_.layers; }
     [[nodiscard]] std::uint64_t next_buffer() const noexcept { return granted_; }  // its layer_index
     void grant(std::shared_ptr<kv::Layer> buffer);
 

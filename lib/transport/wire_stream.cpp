@@ -7,8 +7,6 @@
 namespace hetero::transport {
 namespace {
 
-constexpr std::size_t max_spare = 4;  // layers that were given back
-
 // Buffers of chunks on their way; they come back when the last frame that uses them is gone.
 class BufferPool : public std::enable_shared_from_this<BufferPool> {
 public:
@@ -197,12 +195,7 @@ public:
     }
 
     Status read_into(kv::Layer& layer) override {
-        try {
-            if (spare_.size() < max_spare && !layer.k.values.empty())
-                spare_.push_back(std::make_shared<kv::Layer>(std::move(layer)));
-        } catch (const std::bad_alloc&) {
-            // Then the memory is made anew.
-        }
+        receiver_->layers().give(std::move(layer));
         HETERO_TRY(layer, read_layer());
         return {};
     }
@@ -238,23 +231,13 @@ private:
         return {};
     }
 
-    // A spare one if it has the shape: what it holds is overwritten before anybody sees it.
-    Result<std::shared_ptr<kv::Layer>> layer_for(std::uint64_t sequence, std::uint64_t layer) {
-        for (auto spare = spare_.begin(); spare != spare_.end(); ++spare) {
-            if (!kv::check_layer(header_, sequence, layer, **spare)) continue;
-            auto found = std::move(*spare);
-            spare_.erase(spare);
-            return found;
-        }
-        return allocate_layer(header_, sequence, layer);
-    }
-
     // Buffers are made outside the lock: fresh pages take as long as a transfer.
     Status grant(Gate::Lock& lock) {
         while (receiver_->wants_buffer()) {
             const std::uint64_t next = receiver_->next_buffer();
             lock.unlock();
-            auto buffer = layer_for(next / header_.identity.n_layers, next % header_.identity.n_layers);
+            auto buffer = receiver_->layers().take(header_, next / header_.identity.n_layers,
+                                                   next % header_.identity.n_layers);
             if (buffer && resume_)
                 if (Status filled = resume_->fill(next, **buffer); !filled) buffer = tl::unexpected(filled.error());
             lock.lock();
@@ -274,18 +257,17 @@ private:
     std::string name_;
     kv::Header header_;
     std::vector<std::vector<kv::LayerChecksums>> tables_;  // [sequence][layer]
-    std::vector<std::shared_ptr<kv::Layer>> spare_;        // given back
     std::uint64_t read_ = 0;
     std::shared_ptr<Resume> resume_;
     bool confirm_later_;
 };
 
 // The first layers, with what an earlier transfer has of them. The lock is not held: it takes as long as reading that.
-Result<std::vector<std::shared_ptr<kv::Layer>>> first_buffers(const Receiver& receiver, Resume& resume) {
+Result<std::vector<std::shared_ptr<kv::Layer>>> first_buffers(Receiver& receiver, Resume& resume) {
     const kv::Header& header = receiver.header();
     std::vector<std::shared_ptr<kv::Layer>> buffers;
     for (std::uint64_t i = 0; i < receiver.first_layers(); ++i) {
-        HETERO_TRY(auto buffer, allocate_layer(header, i / header.identity.n_layers, i % header.identity.n_layers));
+        HETERO_TRY(auto buffer, receiver.layers().take(header, i / header.identity.n_layers, i % header.identity.n_layers));
         HETERO_CHECK(resume.fill(i, *buffer));
         buffers.push_back(std::move(buffer));
     }

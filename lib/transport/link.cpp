@@ -50,7 +50,7 @@ void Link::transmit_control(FrameKind kind, std::uint32_t seq, std::vector<std::
     header.seq = seq;
     header.length = payload.size();
     header.payload_crc = crc32c(payload);
-    transmit(header, own_payload(std::move(payload)));
+    transmit(header, payload.empty() ? Payload{} : own_payload(std::move(payload)));
 }
 
 void Link::post(FrameKind kind, std::vector<std::byte> payload, std::uint64_t pieces) {

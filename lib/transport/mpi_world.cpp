@@ -31,7 +31,7 @@ constexpr double linger_s =
 constexpr double finalize_s = 2.0;
 // While another thread moves frames.
 constexpr auto stays_out = std::chrono::microseconds(300);
-constexpr double stays_out_rest_s = 100e-6;
+constexpr auto stays_out_rest = std::chrono::microseconds(100);
 // Without news: spins, then rests for a share of the time that there was none. The core may be the one that the other
 // threads of the transfer need, or that computes meanwhile.
 constexpr double spin_s = 100e-6, rest_s = 20e-6, long_rest_s = 1e-3, rest_share = 0.125;
@@ -406,15 +406,15 @@ void MpiWorld::leave_refused() {
 void MpiWorld::move_frames() {
     TimePoint last_moved = Clock::now();
     for (;;) {
+        while (gate_.stepped_since(Clock::now() - stays_out)) std::this_thread::sleep_for(stays_out_rest);
         {
             auto lock = gate_.enter_last();
             if (job_) run_pending_job(lock);
-            const TimePoint now = Clock::now();
-            if (!leaving_ && gate_.stepped_since(now - stays_out)) {
-                gate_.rest(lock, stays_out_rest_s);
-                continue;
-            }
-            if (step_peers(now)) last_moved = now;
+            TimePoint now = Clock::now();
+            do {
+                now = Clock::now();
+                if (step_peers(now)) last_moved = now;
+            } while (gate_.goes_on(now - last_moved) && !job_ && !leaving_);
             if (leaving_ && may_end(now)) {
                 phase_ = barrier_started_ && barrier_ == MPI_REQUEST_NULL ? Phase::finalizing : Phase::ended;
                 gate_.changed();

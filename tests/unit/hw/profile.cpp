@@ -1,7 +1,7 @@
 // Profiles as planners read them.
 #include "hw/profile.h"
 
-#include "hw/section.h"
+#include "support/golden.h"
 #include "unit/hw/support.h"
 
 using namespace hetero;
@@ -201,4 +201,32 @@ TEST_CASE("a file that is not there is refused by its name") {
     const auto profile = hw::read_profile("/nonexistent/node.toml");
     REQUIRE_FALSE(profile.has_value());
     CHECK(profile.error().message.find("/nonexistent/node.toml") != std::string::npos);
+}
+
+TEST_CASE("the recorded machines are read, and say where their figures come from") {
+    const auto read = [](const char* name) {
+        auto profile = hw::read_profile(testdata(std::string("hw/") + name));
+        REQUIRE_MESSAGE(profile.has_value(), profile.error().message);
+        CHECK(profile->origin == hw::Origin::specification);
+        CHECK_FALSE(profile->note.empty());
+        return std::move(*profile);
+    };
+    CHECK(read("laptop-cpu.toml").machines.at(0).cpu.products.size() == 5);
+    const hw::Profile server = read("two-socket-server.toml");
+    CHECK(server.machines.at(0).cpu.bandwidth.size() == 5);
+    CHECK(server.machines.at(0).cpu.bandwidth.front().read_gb_per_s == 614.4);
+    CHECK(server.machines.at(0).cpu.bandwidth.back().cpu_node == 1);
+    const hw::Profile node = read("h200-node.toml");
+    REQUIRE(node.machines.at(0).gpus.size() == 1);
+    const hw::Device& gpu = node.machines[0].gpus[0];
+    CHECK(gpu.count == 8);
+    CHECK(gpu.power_limit_w == 700);
+    REQUIRE(gpu.bandwidth.size() == 1);
+    CHECK(gpu.bandwidth[0].origin == hw::Origin::published);
+    CHECK(gpu.products.at(0).origin == hw::Origin::specification);
+    CHECK(node.links.size() == 2);
+    const hw::Profile fleet = read("mixed-fleet.toml");
+    CHECK(fleet.machines.size() == 3);
+    REQUIRE(fleet.find("cpu") != nullptr);
+    CHECK(fleet.find("cpu")->gpus.empty());
 }

@@ -3,7 +3,7 @@
 load helper
 
 @test "without a GPU driver: status 0, and the reason" {
-  run --separate-stderr hw-probe --quick --json
+  run --separate-stderr hw-probe --describe --json
   [ "$status" -eq 0 ]
   for key in tool version schema; do grep -q "\"$key\":" <<<"$output"; done
   ! grep -qiE ': (nan|-?inf)' <<<"$output"
@@ -12,7 +12,7 @@ load helper
 
 @test "the number of threads follows the affinity mask" {
   whole=$(nproc)
-  run --separate-stderr taskset -c "$(taskset -cp $$ | sed 's/.*: //; s/[,-].*//')" hw-probe --quick --json
+  run --separate-stderr taskset -c "$(taskset -cp $$ | sed 's/.*: //; s/[,-].*//')" hw-probe --describe --json
   [ "$status" -eq 0 ]
   [ "$(grep -o '"cpus_allowed": [0-9]*' <<<"$output" | head -n 1)" = '"cpus_allowed": 1' ]
   online=$(grep -o '"cpus_online": [0-9]*' <<<"$output" | head -n 1 | grep -o '[0-9]*')

@@ -118,6 +118,7 @@ TEST_CASE("a fleet is read with the origin of each figure") {
 TEST_CASE("what hw-probe writes is read, as JSON and as TOML, and says the same") {
     hw::ProbeOptions options;
     options.seconds_each = 0.01;
+    options.quick = true;
     const hw::ProfileTexts texts = profile(options);
     const hw::Profile json = parsed(texts.json), toml = parsed(texts.toml);
     REQUIRE(json.machines.size() == 1);
@@ -130,7 +131,7 @@ TEST_CASE("what hw-probe writes is read, as JSON and as TOML, and says the same"
     REQUIRE(a.products.size() == b.products.size());
     for (std::size_t i = 0; i < a.products.size(); ++i) {
         CAPTURE(a.products[i].weights);
-        CHECK(a.products[i].gemm_gflop_per_s.value_or(0) > 0);
+        CHECK(a.products[i].gemm_gflop_per_s.has_value() == a.products[i].unsupported.empty());
         CHECK(a.products[i].gemm_gflop_per_s == b.products[i].gemm_gflop_per_s);
     }
     REQUIRE_FALSE(a.bandwidth.empty());

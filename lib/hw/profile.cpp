@@ -295,6 +295,7 @@ Status read_link(const Table& table, Origin origin, const Profile& profile, Link
     HETERO_CHECK(read_origin(table, "origin", link.origin));
     link.latency_us = table.figure("latency_us");
     link.gb_per_s = table.figure("gb_per_s");
+    link.both_ways_gb_per_s = table.figure("both_ways_gb_per_s");
     link.asymmetric = table.flag("asymmetric").value_or(false);
     const auto sizes = table.list<std::uint64_t>("message_bytes");
     const auto rates = table.list<double>("message_gb_per_s");

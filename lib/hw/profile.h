@@ -107,8 +107,9 @@ struct Link {
     std::optional<int> from_rank, to_rank;
     std::string via;  // "mpi", "nvlink" ...; may be empty
     Origin origin = Origin::measured;
-    std::optional<double> latency_us;  // of a small message
-    std::optional<double> gb_per_s;    // of the largest messages
+    std::optional<double> latency_us;          // of a small message
+    std::optional<double> gb_per_s;            // of the largest messages
+    std::optional<double> both_ways_gb_per_s;  // of both directions at once, their sum
     struct Size {
         std::uint64_t message_bytes = 0;
         double gb_per_s = 0;

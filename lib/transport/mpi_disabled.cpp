@@ -1,6 +1,7 @@
 // The mpi: endpoint where MPI is not compiled in: understood, and refused.
 #include "transport/group.h"
 #include "transport/link_bench.h"
+#include "transport/link_survey.h"
 #include "transport/registry.h"
 
 namespace hetero::transport {
@@ -33,6 +34,9 @@ const EndpointType mpi_endpoint = {EndpointKind::mpi, parse_mpi_endpoint, mpi_en
 Result<LinkBench> bench_link(const Endpoint& peer, const LinkBenchOptions&, const TransportOptions&) {
     return refused(peer);
 }
+
+Result<int> job_size() { return refused("a survey of links"); }
+Result<std::vector<SurveyedLink>> survey_links(const SurveyOptions&) { return refused("a survey of links"); }
 
 Communicator& group() noexcept { return single_process(); }
 Status check_group() { return {}; }

@@ -31,6 +31,9 @@ public:
     // the other rank has got all. message <= memory.size() and below 2 GiB. Returns the seconds.
     Result<double> send(std::span<const std::byte> memory, std::uint64_t message, std::uint64_t bytes);
     Status receive(std::span<std::byte> memory, std::uint64_t message, std::uint64_t bytes);
+    // Both directions at once, `bytes` in each; the other rank does the same. Returns the seconds until both are done.
+    Result<double> exchange(std::span<const std::byte> out, std::span<std::byte> in, std::uint64_t message,
+                            std::uint64_t bytes);
 
 private:
     Status complete(std::span<MPI_Request> requests) const;

@@ -28,3 +28,26 @@ load helper
   [ "${#lines[@]}" -gt 5 ]
   refuses 2 'exclude' hw-probe --json --toml
 }
+
+@test "--quick measures, and --describe does not" {
+  run --separate-stderr hw-probe --quick --json
+  [ "$status" -eq 0 ]
+  grep -qE '"gemm_gflop_per_s": [0-9.]+' <<<"$output"
+  grep -qE '"triad_gb_per_s": [0-9.]+' <<<"$output"
+  run --separate-stderr hw-probe --describe --json
+  [ "$status" -eq 0 ]
+  ! grep -q gemm_gflop_per_s <<<"$output"
+  grep -q 'measuring was turned off' <<<"$output"
+  refuses 2 'exclude' hw-probe --quick --describe
+}
+
+@test "--links: one profile of the job, each direction of each pair of ranks" {
+  need_mpi
+  run --separate-stderr mpirun --oversubscribe -n 3 hw-probe --links --describe --json </dev/null
+  [ "$status" -eq 0 ]
+  [ "$(grep -c '"profile_schema": 2' <<<"$output")" -eq 1 ]
+  [ "$(grep -c '"from_rank":' <<<"$output")" -eq 6 ]
+  [ "$(grep -cE '"latency_us": [0-9.]+' <<<"$output")" -eq 6 ]
+  [ "$(grep -cE '"both_ways_gb_per_s": [0-9.]+' <<<"$output")" -eq 6 ]
+  refuses 2 'started by mpirun' hw-probe --links --describe
+}

@@ -98,7 +98,13 @@ struct Machine {
     StorageRate disk, shm;
     std::optional<std::uint64_t> memlock_bytes;  // none: no limit, or not known (memlock_unlimited)
     std::optional<bool> memlock_unlimited, clock_synchronized, cma_allowed;
-    std::string driver_version, driver_cuda_version;  // may be empty
+    std::optional<std::uint64_t> memory_available_bytes, huge_pages_free;
+    std::string transparent_huge_pages;             // always, madvise, never; may be empty
+    std::string driver_version;                     // may be empty
+    std::string driver_cuda_version, cuda_version;  // as NVML and as CUDA have it; may be empty
+    std::string gpus_unknown;                       // why no GPU is known
+    std::optional<int> cpus_online, cpus_allowed;
+    int rdma_ports_active = 0;
 };
 
 // One direction, between two machines or two places in one (then `from` is `to`).

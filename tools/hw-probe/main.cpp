@@ -25,7 +25,7 @@ Status run_probe(Tool& tool, const ProbeCommand& command) {
     options.seconds_each = command.seconds_each;
     options.threads = static_cast<int>(command.threads);
     options.disk_path = command.disk_path;
-    HETERO_TRY(const hw::Profile profile, hw::probe(options));
+    HETERO_TRY(const hw::ProfileTexts profile, hw::probe(options));
     const Json document = Json::parse(profile.json, nullptr, false);
     if (!document.is_object()) return fail(Errc::internal, "the profile is not a JSON object");
     tool.report().update(document);

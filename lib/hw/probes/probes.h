@@ -11,6 +11,8 @@ Json probe_topology(const Context& context);
 Json probe_memory(const Context& context);
 Json probe_memory_bandwidth(const Context& context);
 Json probe_compute(const Context& context);
+Json probe_attention(const Context& context);
+Json probe_kv_codecs(const Context& context);
 Json probe_disk(const Context& context);
 Json probe_gpus(const Context& context);
 Json probe_mpi(const Context& context);

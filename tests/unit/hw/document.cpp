@@ -81,11 +81,11 @@ void check_equal(const Json& json, const std::string& toml_text) {
 TEST_CASE("this machine without measuring: reasons, and the same content as TOML") {
     hw::ProbeOptions options;
     options.measure = false;
-    const hw::Profile found = profile(options);
+    const hw::ProfileTexts found = profile(options);
     const Json document = Json::parse(found.json);
     check_reasons(document, "");
     check_equal(document, found.toml);
-    CHECK(document["profile_schema"] == 1);
+    CHECK(document["profile_schema"] == 2);
     CHECK(document["cpu"]["cpus_online"] > 0);
     CHECK(document["cpu"]["cpus_allowed"] <= document["cpu"]["cpus_online"]);
     CHECK(document["cpu"]["threads_default"] > 0);
@@ -106,7 +106,7 @@ TEST_CASE("measured rates are there and positive, for every type that runs") {
     options.seconds_each = 0.02;
     options.threads = 2;
     options.disk_path = folder.path();
-    const hw::Profile found = profile(options);
+    const hw::ProfileTexts found = profile(options);
     const Json document = Json::parse(found.json);
     check_reasons(document, "");
     check_equal(document, found.toml);

@@ -1,6 +1,7 @@
 // The mpi: and mpi-port: endpoints where MPI is not compiled in: understood, and refused.
 #include "transport/group.h"
 #include "transport/link_bench.h"
+#include "transport/link_survey.h"
 #include "transport/registry.h"
 
 namespace hetero::transport {
@@ -43,6 +44,9 @@ Result<std::shared_ptr<const void>> start_port_service(const TransportOptions&) 
 Result<LinkBench> bench_link(const Endpoint& peer, const LinkBenchOptions&, const TransportOptions&) {
     return refused(peer);
 }
+
+Result<int> job_size() { return refused("a survey of links"); }
+Result<std::vector<SurveyedLink>> survey_links(const SurveyOptions&) { return refused("a survey of links"); }
 
 Communicator& group() noexcept { return single_process(); }
 Status check_group() { return {}; }

@@ -123,4 +123,28 @@ Status RawMpi::receive(Memory& memory, std::uint64_t message, std::uint64_t byte
     return send_words({});
 }
 
+Result<double> RawMpi::exchange(std::span<const std::byte> out, std::span<std::byte> in, std::uint64_t message,
+                                std::uint64_t bytes) {
+    HETERO_CHECK(meet());
+    const auto begin = Clock::now();
+    std::array<std::array<MPI_Request, 2>, window> requests;
+    for (auto& pair : requests) pair.fill(MPI_REQUEST_NULL);
+    const std::uint64_t places = std::min(out.size(), in.size()) / message;
+    for (std::uint64_t i = 0, left = bytes; left > 0; ++i) {
+        const std::uint64_t n = std::min(left, message), at = i % places * message;
+        auto& pair = requests[i % window];
+        HETERO_CHECK(complete(pair));
+        HETERO_MPI_CHECK(
+            MPI_Irecv(in.data() + at, static_cast<int>(n), MPI_BYTE, peer_, tag_stream, comm_, pair.data()),
+            "MPI_Irecv");
+        HETERO_MPI_CHECK(
+            MPI_Isend(out.data() + at, static_cast<int>(n), MPI_BYTE, peer_, tag_stream, comm_, pair.data() + 1),
+            "MPI_Isend");
+        left -= n;
+    }
+    for (auto& pair : requests) HETERO_CHECK(complete(pair));
+    HETERO_CHECK(meet());
+    return seconds_since(begin);
+}
+
 }  // namespace hetero::transport

@@ -33,6 +33,9 @@ public:
     using Memory = std::vector<std::vector<std::byte>>;
     Result<double> send(const Memory& memory, std::uint64_t message, std::uint64_t bytes);
     Status receive(Memory& memory, std::uint64_t message, std::uint64_t bytes);
+    // Both directions at once, `bytes` in each; the other rank does the same. Returns the seconds until both are done.
+    Result<double> exchange(std::span<const std::byte> out, std::span<std::byte> in, std::uint64_t message,
+                            std::uint64_t bytes);
 
 private:
     Status complete(std::span<MPI_Request> requests) const;

@@ -64,7 +64,7 @@ Result<std::vector<std::string>> output_names(const SendOptions& options) {
     return names;
 }
 
-Result<std::unique_ptr<kv::Sink>> open_outputs(Tool& tool, const transport::TransportOptions& transfer,
+Result<std::unique_ptr<kv::Sink>> open_outputs(const Tool& tool, const transport::TransportOptions& transfer,
                                                const SendOptions& options,
                                                const std::vector<transport::Endpoint>& outputs) {
     std::vector<std::unique_ptr<kv::Sink>> sinks;

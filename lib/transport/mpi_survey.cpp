@@ -41,7 +41,7 @@ double median(std::vector<double> values) {
 class Measure {
 public:
     Measure(MPI_Comm comm, int peer, double timeout_s)
-        : raw_(comm, peer, timeout_s), out_(memory_bytes, std::byte{1}), in_(memory_bytes) {}
+        : raw_(comm, peer, timeout_s), out_{std::vector<std::byte>(memory_bytes, std::byte{1})}, in_{std::vector<std::byte>(memory_bytes)} {}
 
     Result<Pair> lead(const SurveyOptions& options) {
         Pair pair;
@@ -76,7 +76,7 @@ public:
         std::vector<double> both;
         for (int round = 0; round < options.rounds; ++round) {
             HETERO_CHECK(say(Step::both, largest, bytes));
-            HETERO_TRY(const double seconds, raw_.exchange(out_, in_, largest, bytes));
+            HETERO_TRY(const double seconds, raw_.exchange(out_.front(), in_.front(), largest, bytes));
             both.push_back(2 * static_cast<double>(bytes) / seconds);
         }
         pair.both_bytes_per_s = median(both);
@@ -106,7 +106,7 @@ public:
                     break;
                 }
                 case Step::both: {
-                    HETERO_TRY(const double seconds, raw_.exchange(out_, in_, message, bytes));
+                    HETERO_TRY(const double seconds, raw_.exchange(out_.front(), in_.front(), message, bytes));
                     static_cast<void>(seconds);
                     break;
                 }
@@ -140,7 +140,7 @@ private:
     }
 
     RawMpi raw_;
-    std::vector<std::byte> out_, in_;
+    RawMpi::Memory out_, in_;  // one block each
 };
 
 bool apart(const std::vector<double>& a, const std::vector<double>& b) {

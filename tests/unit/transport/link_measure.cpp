@@ -19,6 +19,7 @@ public:
         return {};
     }
     Status expect(std::uint32_t, std::span<std::byte>, std::shared_ptr<void>) override { return {}; }
+    bool withdraw(std::uint32_t slot) override { return channel_->withdraw(slot); }
     Result<std::optional<Arrival>> receive() override {
         while (!held_.empty() && held_.front().at_s <= time()) {
             HETERO_CHECK(channel_->send(held_.front().head, held_.front().payload));

@@ -32,7 +32,7 @@ struct Options {
     WarmFolder warm = {};                      // of Precision::fast
     Exec exec = Exec::graph;                   // how the ops are run; the bits are the same
     std::uint32_t sequences = 1;               // memory for so many: a session and its forks
-    std::optional<KvCodecs> kv_codecs = {};         // K and V stay in codes instead, made from f16 (kv_dtype)
+    std::optional<KvCodecs> kv_codecs = {};    // K and V stay in codes instead, made from f16 (kv_dtype)
 };
 
 enum class Logits { none, last, all };
@@ -57,6 +57,7 @@ public:
     [[nodiscard]] kernels::DType kv_dtype() const noexcept;
     // How export_layer() stores a part, in every layer.
     [[nodiscard]] kv::Scheme kv_scheme(kv::PartId part) const;
+    [[nodiscard]] std::uint64_t kv_bytes() const noexcept;  // of the pages in use, by sessions forked from it, too
     [[nodiscard]] std::uint64_t packed_bytes()
         const noexcept;                                     // of its weights, shared with sessions of the same model
     [[nodiscard]] bool warm() const noexcept;               // a file of Options::warm has them

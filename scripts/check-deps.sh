@@ -14,12 +14,14 @@ declare -A allowed=(
   [lib/model]="base io kernels"
   [lib/tokenizer]="base io"
   [lib/convert]="base io model tokenizer quant kernels"
-  [lib/hw]="base kernels quant"
+  [lib/hw]="base io kernels quant"
   [lib/engine]="base io kv model tokenizer quant kernels"
   [lib/verify]="base kv quant model engine kernels"
   [lib/calib]="base kv model quant engine verify kernels"
   [lib/transport]="base io kv"
-  [tools]="base io kv model tokenizer convert hw engine verify calib transport quant kernels common"
+  [lib/sched]="base"
+  [lib/plan]="base io quant kv model hw sched kernels"
+  [tools]="base io kv model tokenizer convert hw engine verify calib transport quant kernels sched plan common"
 )
 # header pattern: the only folders that may include it
 declare -A external=(

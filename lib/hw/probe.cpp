@@ -4,11 +4,10 @@
 #include <exception>
 
 #include "hw/probes/probes.h"
+#include "hw/profile.h"
 
 namespace hetero::hw {
 namespace {
-
-constexpr int profile_schema = 1;
 
 // The sections of a profile, in order. Those that load foreign libraries in a child process come before those that
 // start threads.
@@ -21,6 +20,7 @@ constexpr Section sections[] = {
     {"cpu", probe_cpu},
     {"topology", probe_topology},
     {"memory", probe_memory},
+    {"limits", probe_limits},
     {"gpus", probe_gpus},
     {"mpi", probe_mpi},
     {"fabric", probe_fabric},
@@ -29,12 +29,15 @@ constexpr Section sections[] = {
     {"clock", probe_clock},
     {"memory_bandwidth", probe_memory_bandwidth},
     {"compute", probe_compute},
+    {"attention", probe_attention},
+    {"kv_codecs", probe_kv_codecs},
     {"disk", probe_disk},
+    {"shm", probe_shm},
 };
 
 }  // namespace
 
-Result<Profile> probe(const ProbeOptions& options) {
+Result<ProfileTexts> probe(const ProbeOptions& options) {
     constexpr double max_seconds = 60;
     constexpr int max_threads = 4096;
     if (!(options.seconds_each > 0 && options.seconds_each <= max_seconds)) {
@@ -49,6 +52,7 @@ Result<Profile> probe(const ProbeOptions& options) {
         context.threads = options.threads > 0 ? options.threads : context.limits.threads();
         Json document;
         document["profile_schema"] = profile_schema;
+        document["source"] = {{"kind", to_string(Origin::measured)}, {"note", "hw-probe"}};
         document["threads_measured"] = context.threads;
         for (const Section& section : sections) {
             try {
@@ -57,7 +61,7 @@ Result<Profile> probe(const ProbeOptions& options) {
                 put_unknown(document, section.name, error.what());
             }
         }
-        Profile profile;
+        ProfileTexts profile;
         // Host names, paths and what drivers say need not be UTF-8.
         profile.json = document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
         document = Json::parse(profile.json);

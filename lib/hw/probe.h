@@ -9,6 +9,7 @@ namespace hetero::hw {
 
 struct ProbeOptions {
     bool measure = true;          // run the timed probes
+    bool quick = false;           // with less memory and fewer sizes: about as long as seconds_each says, no more
     double seconds_each = 0.3;    // budget of one timed probe
     int threads = 0;              // of the probes that use all threads; 0: as many as this process may use
     std::string disk_path = ".";  // directory for the disk probe
@@ -18,13 +19,13 @@ struct ProbeOptions {
 
 // The profile as a JSON document (text, two-space indent) or as TOML; both have the same content. A value that could
 // not be found is never 0: it is null (JSON) or left out (TOML), and NAME_unknown beside it says why.
-struct Profile {
+struct ProfileTexts {
     std::string json;
     std::string toml;
     std::string summary;  // a page for people
 };
 
 // usage: options out of range. A probe that cannot find or do something says so in its section; it does not fail.
-Result<Profile> probe(const ProbeOptions& options);
+Result<ProfileTexts> probe(const ProbeOptions& options);
 
 }  // namespace hetero::hw

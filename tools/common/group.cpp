@@ -64,12 +64,6 @@ std::string_view text_of(const std::vector<std::byte>& bytes) {
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// Names a run: 16 hex digits.
-std::string random_id() {
-    std::random_device device;
-    return fmt::format("{:08x}{:08x}", device(), device());
-}
-
 // A shard becomes visible with those of the other ranks.
 class ShardSink final : public kv::Sink {
 public:
@@ -89,6 +83,11 @@ private:
 };
 
 }  // namespace
+
+std::string random_id() {
+    std::random_device device;
+    return fmt::format("{:08x}{:08x}", device(), device());
+}
 
 Status join_group(Tool& tool) {
     Communicator& group = transport::group();

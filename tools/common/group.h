@@ -20,6 +20,9 @@ Status join_group(Tool& tool);
 // What `read` gives on the first rank, on all of them.
 Result<std::string> read_once(const std::function<Result<std::string>()>& read);
 
+// 16 hex digits that name a run: shards of different ones are not put together.
+[[nodiscard]] std::string random_id();
+
 // Outputs of shards are files, and each rank can write its own.
 Status check_shards(const Tool& tool, const std::vector<transport::Endpoint>& outputs);
 
@@ -31,6 +34,10 @@ public:
     // What this rank writes of a layer. A call of all ranks.
     Result<kv::Layer> layer(const engine::Session& session, std::uint32_t layer) const {
         return shards_ ? session.export_layer(layer) : session.gather_layer(layer);
+    }
+    // Of one that prefill() has completed, with `end` tokens: see Session::observe_layers().
+    Result<kv::Layer> layer(const engine::Session& session, std::uint32_t layer, std::uint64_t end) const {
+        return shards_ ? session.export_layer(layer, end) : session.gather_layer(layer, end);
     }
     // Of all layers.
     Result<std::vector<kv::Layer>> layers(const engine::Session& session) const;

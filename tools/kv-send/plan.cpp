@@ -71,7 +71,7 @@ Status check_space(const std::string& path, std::uint64_t bytes) {
 Status plan(Tool& tool, const transport::Endpoint& input, const kv::Header& sent,
             const std::optional<transport::Endpoint>& output) {
     HETERO_TRY(const transport::TransferPlan plan, transport::plan_transfer(sent));
-    const bool to_rank = output && output->kind == transport::EndpointKind::mpi;
+    const bool to_rank = output && output->is_link();
     if (output && output->kind == transport::EndpointKind::file)
         HETERO_CHECK(check_space(output->path, sent.payload_bytes()));
     std::size_t files = 0;

@@ -1,149 +1,70 @@
-// Matrix products with weights of each type, as the engine runs them: gemm (many tokens, prefill) and gemv (one token,
-// decode). A type counts as executable only where its result agrees with the sum in double precision.
-#include <algorithm>
-#include <chrono>
-#include <cmath>
-#include <cstring>
-#include <limits>
-#include <random>
-#include <vector>
-
-#include "base/clock.h"
-#include "base/threads.h"
+// Matrix products with weights of each type, through the kernels that the engine uses, on its default path and on the
+// precise one. A type counts as executable only where its results agree with sums in double precision.
 #include "hw/probes/probes.h"
+#include "hw/probes/products.h"
 #include "kernels/api/ops.h"
 
 namespace hetero::hw {
 namespace {
 
 using kernels::DType;
+using Path = Products::Path;
 
-constexpr std::size_t cols = 2048, gemm_rows = 1024, gemm_tokens = 128;
-constexpr std::size_t distinct_rows = 16;
-constexpr std::size_t rows_per_task = 64;
-
-struct Weights {
-    DType type = DType::f32;
-    std::size_t row_bytes = 0, rows = 0;
-    std::vector<std::byte> bytes;  // [row]
+struct Subject {
+    const char* dtype;
+    DType weights;
 };
+constexpr std::array subjects{Subject{"f32", DType::f32},   Subject{"f16", DType::f16},   Subject{"bf16", DType::bf16},
+                              Subject{"int8", DType::q8_0}, Subject{"int4", DType::q4_0}, Subject{"int4", DType::q4_1}};
 
-// Random weights. Of quantized types the codes are random bytes, scale and minimum are small f16 numbers.
-Weights make_weights(DType type, std::size_t rows) {
-    const kernels::DTypeInfo& info = kernels::dtype_info(type);
-    Weights weights{type, kernels::dtype_bytes(type, cols), rows, {}};
-    weights.bytes.resize(weights.row_bytes * rows);
-    std::mt19937 random(1);
-    std::uniform_real_distribution<float> uniform(-1, 1);
-    const kernels::Ops& ops = kernels::ops();
-    for (std::size_t row = 0; row < std::min(rows, distinct_rows); ++row) {
-        std::byte* out = weights.bytes.data() + row * weights.row_bytes;
-        if (info.block_elems == 1) {
-            std::vector<float> values(cols);
-            for (float& value : values) value = uniform(random);
-            std::vector<std::uint16_t> words(cols);
-            if (type == DType::f32) std::memcpy(out, values.data(), weights.row_bytes);
-            if (type == DType::f16) ops.f32_to_f16(values.data(), words.data(), cols);
-            if (type == DType::bf16) ops.f32_to_bf16(values.data(), words.data(), cols);
-            if (type != DType::f32) std::memcpy(out, words.data(), weights.row_bytes);
-            continue;
-        }
-        for (std::size_t i = 0; i < weights.row_bytes; ++i) out[i] = static_cast<std::byte>(random());
-        const std::size_t f16_fields = type == DType::q4_1 ? 2 : 1;  // at the start of a block
-        for (std::size_t block = 0; block < weights.row_bytes; block += info.block_bytes) {
-            for (std::size_t field = 0; field < f16_fields; ++field) {
-                const float value = uniform(random) / 64;
-                std::uint16_t word = 0;
-                ops.f32_to_f16(&value, &word, 1);
-                std::memcpy(out + block + 2 * field, &word, sizeof word);
-            }
-        }
-    }
-    for (std::size_t row = distinct_rows; row < rows; ++row) {
-        std::memcpy(weights.bytes.data() + row * weights.row_bytes,
-                    weights.bytes.data() + row % distinct_rows * weights.row_bytes, weights.row_bytes);
-    }
-    return weights;
+// What planners ask for and no kernel here has.
+struct Lacking {
+    const char *dtype, *reason;
+};
+constexpr std::array lacking{Lacking{"fp8_e4m3fn", "no kernel of this build multiplies fp8 weights"},
+                             Lacking{"fp4_e2m1", "no kernel of this build multiplies fp4 weights"}};
+
+constexpr std::size_t precise_gemm_tokens = 128;
+constexpr std::size_t small_gemm_tokens = 32;
+
+std::vector<std::size_t> batches(bool quick) {
+    return quick ? std::vector<std::size_t>{4, 16} : std::vector<std::size_t>{2, 4, 8, 16, 32};
 }
 
-// Best time of a call of `run` within the budget, at least one.
-template <class Run>
-double best_seconds(double budget_s, Run run) {
-    double best = std::numeric_limits<double>::infinity(), used = 0;
-    do {
-        const auto start = std::chrono::steady_clock::now();
-        run();
-        const double seconds = seconds_since(start);
-        best = std::min(best, seconds);
-        used += seconds;
-    } while (used < budget_s);
-    return best;
-}
-
-void gemm(ThreadPool& pool, const Weights& w, const std::vector<float>& x, std::vector<float>& y) {
-    pool.parallel_for((gemm_rows + rows_per_task - 1) / rows_per_task, [&](std::size_t task, int) {
-        const std::size_t begin = task * rows_per_task;
-        kernels::ops().gemm(w.type, w.bytes.data(), w.row_bytes, begin, std::min(begin + rows_per_task, gemm_rows),
-                            cols, x.data(), cols, gemm_tokens, y.data(), gemm_rows);
-    });
-}
-
-void gemv(ThreadPool& pool, const Weights& w, const std::vector<float>& x, std::vector<float>& y) {
-    const std::size_t tasks = (w.rows + rows_per_task - 1) / rows_per_task;
-    pool.parallel_for(tasks, [&](std::size_t task, int) {
-        const std::size_t begin = task * rows_per_task;
-        kernels::ops().gemv(w.type, w.bytes.data(), w.row_bytes, begin, std::min(begin + rows_per_task, w.rows), cols,
-                            x.data(), y.data());
-    });
-}
-
-// The first rows of gemm and gemv against double precision, within the bound that kernels/api/ops.h gives for them.
-bool agrees(const Weights& w, const std::vector<float>& x, const std::vector<float>& gemm_y,
-            const std::vector<float>& gemv_y) {
-    std::vector<float> row_values(cols);
-    for (std::size_t row = 0; row < distinct_rows; ++row) {
-        kernels::ops().dequantize(w.type, w.bytes.data() + row * w.row_bytes, row_values.data(), cols);
-        for (const std::size_t token : {std::size_t{0}, gemm_tokens - 1}) {
-            double sum = 0, w2 = 0, x2 = 0;
-            for (std::size_t c = 0; c < cols; ++c) {
-                const double a = row_values[c], b = x[token * cols + c];
-                sum += a * b;
-                w2 += a * a;
-                x2 += b * b;
-            }
-            const double bound = (2 * std::sqrt(static_cast<double>(cols)) + 8) * std::sqrt(w2 * x2) * 0x1p-24;
-            if (!(std::fabs(gemm_y[token * gemm_rows + row] - sum) <= bound)) return false;
-            if (token == 0 && !(std::fabs(gemv_y[row] - sum) <= bound)) return false;
-        }
-    }
-    return true;
-}
-
-Json measure(const Context& context, DType type, ThreadPool& pool, std::size_t gemv_bytes) {
-    const std::size_t rows = std::max(gemm_rows, gemv_bytes / kernels::dtype_bytes(type, cols));
-    const Weights weights = make_weights(type, rows);
-    std::vector<float> x(cols * gemm_tokens), gemm_y(gemm_rows * gemm_tokens), gemv_y(rows);
-    std::mt19937 random(2);
-    std::uniform_real_distribution<float> uniform(-1, 1);
-    for (float& value : x) value = uniform(random);
-
-    gemm(pool, weights, x, gemm_y);
-    gemv(pool, weights, x, gemv_y);
+Json measure(const Context& context, const Subject& subject, Path path, std::span<std::byte> memory, ThreadPool& pool) {
+    Products products(subject.weights, path, memory, pool);
     Json entry;
-    entry["dtype"] = std::string(kernels::dtype_info(type).name);
+    entry["dtype"] = subject.dtype;
+    entry["weights"] = std::string(kernels::dtype_info(subject.weights).name);
+    entry["path"] = path == Path::fast ? "fast" : "precise";
     entry["threads"] = pool.size();
-    const bool executable = agrees(weights, x, gemm_y, gemv_y);
-    entry["executable"] = executable;
-    if (!executable) {
-        put_unknown(entry, "gemm_gflop_per_s", "the result is wrong");
-        put_unknown(entry, "gemv_gb_per_s", "the result is wrong");
+    const auto fault = products.fault();
+    entry["executable"] = !fault.has_value();
+    if (fault) {
+        entry["unsupported"] = *fault;
         return entry;
     }
-    const double budget_s = context.options.seconds_each / 4;  // two products, with one and with all threads
-    const double gemm_s = best_seconds(budget_s, [&] { gemm(pool, weights, x, gemm_y); });
-    const double gemv_s = best_seconds(budget_s, [&] { gemv(pool, weights, x, gemv_y); });
-    entry["gemm_gflop_per_s"] = rounded(2.0 * gemm_rows * cols * gemm_tokens / gemm_s / 1e9);
-    entry["gemv_gb_per_s"] = rounded(static_cast<double>(weights.bytes.size()) / gemv_s / 1e9);
+    const bool quick = context.options.quick;
+    const double budget_s = context.options.seconds_each / 8;
+    std::size_t tokens = path == Path::fast ? Products::max_tokens : precise_gemm_tokens;
+    if (quick && path == Path::precise) tokens = small_gemm_tokens;
+    const auto gflop = [](std::size_t rows, std::size_t n) {
+        return 2e-9 * static_cast<double>(rows) * Products::cols * static_cast<double>(n);
+    };
+    entry["bytes_per_weight"] = products.bytes_per_weight();
+    entry["gemm_tokens"] = tokens;
+    entry["gemm_gflop_per_s"] =
+        rounded(gflop(Products::gemm_rows, tokens) / best_seconds(budget_s, [&] { products.gemm(tokens); }));
+    entry["gemv_gb_per_s"] =
+        rounded(static_cast<double>(products.bytes()) / 1e9 / best_seconds(budget_s, [&] { products.batch(1); }));
+    if (path == Path::precise) return entry;
+    Json sizes = Json::array(), rates = Json::array();
+    for (const std::size_t n : batches(quick)) {
+        sizes.push_back(n);
+        rates.push_back(rounded(gflop(products.rows(), n) / best_seconds(budget_s, [&] { products.batch(n); })));
+    }
+    entry["batch_tokens"] = sizes;
+    entry["batch_gflop_per_s"] = rates;
     return entry;
 }
 
@@ -158,19 +79,30 @@ Json probe_compute(const Context& context) {
         return section;
     }
     section["backend"] = kernels::ops().name;
-    const std::size_t gemv_bytes = std::min<std::uint64_t>(64ULL << 20, context.limits.memory_available_bytes / 8);
-    section["method"] = fmt::format(
-        "gemm: {} rows x {} columns, {} tokens; gemv: {} bytes of weights, read once; f32 activations and sums; best "
-        "call",
-        gemm_rows, cols, gemm_tokens, gemv_bytes);
-    Json rates = Json::array();
-    for (const int threads : {1, context.threads}) {
-        if (threads == 1 && !rates.empty()) break;
-        ThreadPool pool(threads);
-        for (const DType type : {DType::f32, DType::f16, DType::bf16, DType::q8_0, DType::q4_0, DType::q4_1}) {
-            rates.push_back(measure(context, type, pool, gemv_bytes));
-        }
+    const std::uint64_t wanted_bytes = (context.options.quick ? 16ULL : 256ULL) << 20;
+    const std::uint64_t least_bytes = Products::gemm_rows * Products::cols * sizeof(float);
+    const std::uint64_t bytes = std::min(wanted_bytes, context.limits.memory_available_bytes / 8);
+    if (bytes < least_bytes) {
+        put_unknown(section, "rates", "too little memory is available");
+        return section;
     }
+    section["method"] = fmt::format(
+        "gemm: {} rows x {} columns; gemv and batches: {} bytes of weights, read once; inputs of gemm rounded "
+        "beforehand; best call",
+        Products::gemm_rows, Products::cols, bytes);
+    const Aligned<std::byte> memory(bytes);
+    Json rates = with_one_and_all_threads(context, [&](ThreadPool& pool) {
+        std::vector<Json> entries;
+        for (const Path path : {Path::fast, Path::precise}) {
+            for (const Subject& subject : subjects) {
+                if (path == Path::fast && subject.weights == DType::f32) continue;  // the engine does not pack them
+                entries.push_back(measure(context, subject, path, memory.span(), pool));
+            }
+        }
+        return entries;
+    });
+    for (const auto& [dtype, reason] : lacking)
+        rates.push_back(Json{{"dtype", dtype}, {"executable", false}, {"unsupported", reason}});
     section["rates"] = rates;
     return section;
 }

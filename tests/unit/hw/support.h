@@ -22,7 +22,7 @@ public:
     }
 };
 
-inline hw::Profile profile(const hw::ProbeOptions& options) {
+inline hw::ProfileTexts profile(const hw::ProbeOptions& options) {
     auto result = hw::probe(options);
     REQUIRE_MESSAGE(result.has_value(), result.error().message);
     return *result;

@@ -40,8 +40,10 @@ TEST_CASE("endpoints are parsed, and written as they are parsed") {
     check("-", EndpointKind::pipe, -1);
     check("mpi:0", EndpointKind::mpi, 0);
     check("mpi:17", EndpointKind::mpi, 17);
+    check("mpi-port:a.port", EndpointKind::mpi_port, -1);
+    check("mpi-port:/x/mpi:3", EndpointKind::mpi_port, -1);
     for (const char* text :
-         {"", "mpi:", "mpi:x", "mpi:-1", "mpi:1x", "mpi:1 ", "mpi: 1", "mpi:+1", "mpi:99999999999"}) {
+         {"", "mpi:", "mpi-port:", "mpi:x", "mpi:-1", "mpi:1x", "mpi:1 ", "mpi: 1", "mpi:+1", "mpi:99999999999"}) {
         const auto endpoint = parse_endpoint(text);
         REQUIRE_MESSAGE(!endpoint, text);
         CHECK(endpoint.error().code == Errc::usage);

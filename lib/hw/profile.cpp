@@ -1,0 +1,398 @@
+#include "hw/profile.h"
+
+#include <algorithm>
+#include <climits>
+#include <new>
+#include <nlohmann/json.hpp>
+
+#include "base/printable.h"
+#include "base/toml.h"
+#include "hw/profile_schema.h"
+#include "io/json_text.h"
+
+namespace hetero::hw {
+namespace {
+
+constexpr std::size_t max_file_bytes = 32U << 20;
+
+using Json = nlohmann::json;
+
+Json to_json(const TomlNode& node) {
+    if (const auto* table = node.as<TomlNode::Table>()) {
+        Json out = Json::object();
+        for (const auto& [key, value] : *table) out[key] = to_json(value);
+        return out;
+    }
+    if (const auto* array = node.as<TomlNode::Array>()) {
+        Json out = Json::array();
+        for (const TomlNode& value : *array) out.push_back(to_json(value));
+        return out;
+    }
+    if (const auto* text = node.as<std::string>()) return *text;
+    if (const auto* flag = node.as<bool>()) return *flag;
+    if (const auto* whole = node.as<std::int64_t>()) return *whole;
+    return *node.as<double>();
+}
+
+// A table whose keys and kinds have been checked; absent and null are alike.
+class Table {
+public:
+    Table(const Json* json, const std::string& name, std::string path)
+        : json_(json), name_(&name), path_(std::move(path)) {}
+
+    [[nodiscard]] bool present() const { return json_ != nullptr; }
+    [[nodiscard]] const Json* find(const char* key) const {
+        if (json_ == nullptr) return nullptr;
+        const auto found = json_->find(key);
+        return found == json_->end() || found->is_null() ? nullptr : &*found;
+    }
+    [[nodiscard]] Table table(const char* key) const { return {find(key), *name_, at(key)}; }
+    [[nodiscard]] std::vector<Table> tables(const char* key) const {
+        std::vector<Table> out;
+        if (const Json* list = find(key)) {
+            for (const Json& item : *list) out.emplace_back(&item, *name_, fmt::format("{}[{}]", at(key), out.size()));
+        }
+        return out;
+    }
+
+    [[nodiscard]] std::string text(const char* key) const {
+        const Json* value = find(key);
+        return value != nullptr ? value->get<std::string>() : "";
+    }
+    [[nodiscard]] std::optional<bool> flag(const char* key) const { return get<bool>(key); }
+    [[nodiscard]] std::optional<double> figure(const char* key) const { return get<double>(key); }
+    [[nodiscard]] std::optional<std::uint64_t> bytes(const char* key) const { return get<std::uint64_t>(key); }
+    Status number(const char* key, int& out) const {
+        const auto value = bytes(key);
+        if (value && *value > INT_MAX) return wrong(key, "is {}, at most {} makes sense", *value, INT_MAX);
+        if (value) out = static_cast<int>(*value);
+        return {};
+    }
+    Status number(const char* key, std::optional<int>& out) const {
+        int value = 0;
+        HETERO_CHECK(number(key, value));
+        if (find(key) != nullptr) out = value;
+        return {};
+    }
+    template <class T>
+    [[nodiscard]] std::vector<T> list(const char* key) const {
+        std::vector<T> out;
+        if (const Json* values = find(key))
+            for (const Json& value : *values) out.push_back(value.get<T>());
+        return out;
+    }
+    Status need(std::initializer_list<const char*> keys) const {
+        for (const char* key : keys)
+            if (find(key) == nullptr) return fail(Errc::bad_input, "{}: {}: lacks '{}'", *name_, path_, key);
+        return {};
+    }
+    template <class... Args>
+    [[nodiscard]] tl::unexpected<Error> wrong(const char* key, fmt::format_string<Args...> format,
+                                              Args&&... args) const {
+        return fail(Errc::bad_input, "{}: {}: {}", *name_, at(key), fmt::format(format, std::forward<Args>(args)...));
+    }
+
+private:
+    [[nodiscard]] std::string at(const char* key) const { return path_.empty() ? key : path_ + "." + key; }
+    template <class T>
+    [[nodiscard]] std::optional<T> get(const char* key) const {
+        const Json* value = find(key);
+        return value != nullptr ? std::optional(value->get<T>()) : std::nullopt;
+    }
+
+    const Json* json_;
+    const std::string* name_;
+    std::string path_;
+};
+
+Status read_origin(const Table& table, const char* key, Origin& origin) {
+    const std::string text = table.text(key);
+    if (text.empty()) return {};
+    for (const Origin known : {Origin::measured, Origin::published, Origin::specification}) {
+        if (text != to_string(known)) continue;
+        origin = known;
+        return {};
+    }
+    return table.wrong(key, "'{}' is none of measured, published, specification", printable(text));
+}
+
+// What every rate has: where it comes from, and whether there is one.
+template <class Rate>
+Status read_rate(const Table& table, Origin origin, Rate& rate) {
+    rate.origin = origin;
+    HETERO_CHECK(read_origin(table, "origin", rate.origin));
+    HETERO_CHECK(table.number("threads", rate.threads));
+    rate.unsupported = table.text("unsupported");
+    const auto executable = table.flag("executable");
+    if (executable == true && !rate.unsupported.empty()) return table.wrong("unsupported", "but 'executable' is true");
+    if (executable == false && rate.unsupported.empty()) rate.unsupported = "no kernel passes here";
+    return {};
+}
+
+Status read_compute(const Table& section, Origin origin, std::vector<ProductRate>& out) {
+    for (const Table& table : section.tables("rates")) {
+        HETERO_CHECK(table.need({"dtype"}));
+        ProductRate& rate = out.emplace_back();
+        HETERO_CHECK(read_rate(table, origin, rate));
+        rate.dtype = table.text("dtype");
+        rate.weights = table.text("weights");
+        rate.path = table.text("path");
+        rate.bytes_per_weight = table.figure("bytes_per_weight");
+        HETERO_CHECK(table.number("gemm_tokens", rate.gemm_tokens));
+        rate.gemm_gflop_per_s = table.figure("gemm_gflop_per_s");
+        rate.gemv_gb_per_s = table.figure("gemv_gb_per_s");
+        const auto tokens = table.list<std::uint64_t>("batch_tokens");
+        const auto rates = table.list<double>("batch_gflop_per_s");
+        if (tokens.size() != rates.size())
+            return table.wrong("batch_tokens", "{} entries, but batch_gflop_per_s has {}", tokens.size(), rates.size());
+        for (std::size_t i = 0; i < tokens.size(); ++i) {
+            if (tokens[i] > INT_MAX || tokens[i] == 0 || (i > 0 && tokens[i] <= tokens[i - 1]))
+                return table.wrong("batch_tokens", "must ascend from 1 or more");
+            rate.batches.push_back({static_cast<int>(tokens[i]), rates[i]});
+        }
+    }
+    return {};
+}
+
+Status read_attention(const Table& section, Origin origin, std::vector<AttentionRate>& out) {
+    for (const Table& table : section.tables("rates")) {
+        HETERO_CHECK(table.need({"kv_dtype"}));
+        AttentionRate& rate = out.emplace_back();
+        HETERO_CHECK(read_rate(table, origin, rate));
+        rate.kv_dtype = table.text("kv_dtype");
+        HETERO_CHECK(table.number("head_dim", rate.head_dim));
+        rate.prefill_gflop_per_s = table.figure("prefill_gflop_per_s");
+        rate.decode_gb_per_s = table.figure("decode_gb_per_s");
+    }
+    return {};
+}
+
+Status read_codecs(const Table& section, Origin origin, std::vector<CodecRate>& out) {
+    for (const Table& table : section.tables("rates")) {
+        HETERO_CHECK(table.need({"codec"}));
+        CodecRate& rate = out.emplace_back();
+        HETERO_CHECK(read_rate(table, origin, rate));
+        rate.codec = table.text("codec");
+        rate.encode_gb_per_s = table.figure("encode_gb_per_s");
+        rate.decode_gb_per_s = table.figure("decode_gb_per_s");
+        rate.stored_ratio = table.figure("stored_ratio");
+    }
+    return {};
+}
+
+Status read_bandwidth(const Table& section, Origin origin, std::vector<BandwidthRate>& out) {
+    for (const char* key : {"rates", "node_rates"}) {
+        for (const Table& table : section.tables(key)) {
+            BandwidthRate& rate = out.emplace_back();
+            rate.origin = origin;
+            HETERO_CHECK(read_origin(table, "origin", rate.origin));
+            HETERO_CHECK(table.number("threads", rate.threads));
+            HETERO_CHECK(table.number("cpu_node", rate.cpu_node));
+            HETERO_CHECK(table.number("memory_node", rate.memory_node));
+            rate.read_gb_per_s = table.figure("read_gb_per_s");
+            rate.triad_gb_per_s = table.figure("triad_gb_per_s");
+        }
+    }
+    std::stable_sort(out.begin(), out.end(), [](const BandwidthRate& a, const BandwidthRate& b) {
+        return std::pair(a.cpu_node.has_value(), a.threads) < std::pair(b.cpu_node.has_value(), b.threads);
+    });
+    return {};
+}
+
+Status read_kernels(const Table& table, Origin origin, Device& device) {
+    HETERO_CHECK(read_compute(table.table("compute"), origin, device.products));
+    HETERO_CHECK(read_attention(table.table("attention"), origin, device.attention));
+    return read_codecs(table.table("kv_codecs"), origin, device.codecs);
+}
+
+Status read_cpu(const Table& machine, Origin origin, Device& cpu) {
+    const Table table = machine.table("cpu");
+    cpu.name = table.text("model");
+    cpu.memory_bytes = machine.table("memory").bytes("memory_usable_bytes");
+    HETERO_CHECK(table.number("threads_default", cpu.threads));
+    HETERO_CHECK(read_bandwidth(machine.table("memory_bandwidth"), origin, cpu.bandwidth));
+    return read_kernels(machine, origin, cpu);
+}
+
+// What CUDA lets the process use, with the power limit that NVML knows of the same device.
+Status read_gpus(const Table& section, Origin origin, std::vector<Device>& out) {
+    const std::vector<Table> managed = section.table("nvml").tables("devices");
+    const std::vector<Table> usable = section.table("cuda").tables("devices");
+    for (const Table& table : usable.empty() ? managed : usable) {
+        Device& gpu = out.emplace_back();
+        gpu.gpu = true;
+        gpu.name = table.text("name");
+        HETERO_CHECK(table.number("count", gpu.count));
+        if (gpu.count == 0) return table.wrong("count", "is 0");
+        gpu.memory_bytes = table.bytes("memory_total_bytes");
+        gpu.compute_capability = table.text("compute_capability");
+        const Table copies = table.table("copies");
+        gpu.copies.origin = origin;
+        HETERO_CHECK(read_origin(copies, "origin", gpu.copies.origin));
+        gpu.copies.host_to_device_gb_per_s = copies.figure("host_to_device_gb_per_s");
+        gpu.copies.device_to_host_gb_per_s = copies.figure("device_to_host_gb_per_s");
+        const Table memory = table.table("memory_bandwidth");
+        if (memory.find("copy_gb_per_s") != nullptr || memory.find("read_gb_per_s") != nullptr) {
+            BandwidthRate& rate = gpu.bandwidth.emplace_back();
+            rate.origin = origin;
+            HETERO_CHECK(read_origin(memory, "origin", rate.origin));
+            rate.read_gb_per_s = memory.figure("read_gb_per_s");
+            if (!rate.read_gb_per_s) rate.read_gb_per_s = memory.figure("copy_gb_per_s");
+        }
+        HETERO_CHECK(read_kernels(table, origin, gpu));
+        for (const Table& other : managed) {
+            const std::string id = other.text("pci_bus_id");
+            if (other.text("name") == gpu.name && (id.empty() || id == table.text("pci_bus_id")))
+                gpu.power_limit_w = other.figure("power_limit_w");
+        }
+    }
+    return {};
+}
+
+Status read_storage(const Table& table, Origin origin, StorageRate& out) {
+    out.path = table.text("path");
+    out.file_system = table.text("file_system");
+    out.origin = origin;
+    HETERO_CHECK(read_origin(table, "origin", out.origin));
+    out.free_bytes = table.bytes("free_bytes");
+    out.write_gb_per_s = table.figure("write_gb_per_s");
+    out.read_gb_per_s = table.figure("read_gb_per_s");
+    return {};
+}
+
+Status read_machine(const Table& table, Origin origin, Machine& out) {
+    for (const std::uint64_t rank : table.list<std::uint64_t>("ranks")) {
+        if (rank > INT_MAX) return table.wrong("ranks", "{} is no rank", rank);
+        out.ranks.push_back(static_cast<int>(rank));
+    }
+    HETERO_CHECK(read_cpu(table, origin, out.cpu));
+    HETERO_CHECK(read_gpus(table.table("gpus"), origin, out.gpus));
+    HETERO_CHECK(read_storage(table.table("disk"), origin, out.disk));
+    HETERO_CHECK(read_storage(table.table("shm"), origin, out.shm));
+    if (!out.shm.free_bytes) out.shm.free_bytes = table.table("memory").bytes("shm_free_bytes");
+    const Table limits = table.table("limits");
+    out.memlock_bytes = limits.bytes("memlock_bytes");
+    out.memlock_unlimited = limits.flag("memlock_unlimited");
+    out.clock_synchronized = table.table("clock").flag("synchronized");
+    out.cma_allowed = table.table("process_copy").flag("cma_allowed");
+    out.driver_version = table.table("gpus").table("nvml").text("driver_version");
+    out.driver_cuda_version = table.table("gpus").table("nvml").text("cuda_version");
+    out.cuda_version = table.table("gpus").table("cuda").text("cuda_version");
+    out.gpus_unknown = table.table("gpus").table("cuda").text("devices_unknown");
+    const Table memory = table.table("memory");
+    out.memory_available_bytes = memory.bytes("memory_available_bytes");
+    out.huge_pages_free = memory.bytes("huge_pages_free");
+    out.transparent_huge_pages = memory.text("transparent_huge_pages");
+    HETERO_CHECK(table.table("cpu").number("cpus_online", out.cpus_online));
+    HETERO_CHECK(table.table("cpu").number("cpus_allowed", out.cpus_allowed));
+    for (const Table& port : table.table("fabric").tables("rdma_ports"))
+        if (port.text("state").ends_with("ACTIVE")) ++out.rdma_ports_active;
+    return {};
+}
+
+Status read_link(const Table& table, Origin origin, const Profile& profile, Link& link) {
+    HETERO_CHECK(table.need({"from", "to"}));
+    link.from = table.text("from");
+    link.to = table.text("to");
+    for (const char* end : {"from", "to"}) {
+        if (profile.find(table.text(end)) == nullptr)
+            return table.wrong(end, "no machine has the name '{}'", printable(table.text(end)));
+    }
+    HETERO_CHECK(table.number("from_rank", link.from_rank));
+    HETERO_CHECK(table.number("to_rank", link.to_rank));
+    link.via = table.text("via");
+    link.origin = origin;
+    HETERO_CHECK(read_origin(table, "origin", link.origin));
+    link.latency_us = table.figure("latency_us");
+    link.gb_per_s = table.figure("gb_per_s");
+    link.both_ways_gb_per_s = table.figure("both_ways_gb_per_s");
+    link.asymmetric = table.flag("asymmetric").value_or(false);
+    const auto sizes = table.list<std::uint64_t>("message_bytes");
+    const auto rates = table.list<double>("message_gb_per_s");
+    if (sizes.size() != rates.size())
+        return table.wrong("message_bytes", "{} entries, but message_gb_per_s has {}", sizes.size(), rates.size());
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+        if (sizes[i] == 0 || (i > 0 && sizes[i] <= sizes[i - 1]))
+            return table.wrong("message_bytes", "must ascend from 1 or more");
+        link.sizes.push_back({sizes[i], rates[i]});
+    }
+    return {};
+}
+
+Result<Profile> from_document(const Json& document, const std::string& name) {
+    HETERO_CHECK(check_fields(document, name));
+    const Table root(&document, name, "");
+    int schema = 0;
+    HETERO_CHECK(root.number("profile_schema", schema));
+    if (schema != profile_schema)
+        return fail(Errc::bad_input, "{}: profile_schema is {}, expected {}: make the profile again with this hw-probe",
+                    name, root.find("profile_schema") != nullptr ? fmt::format("{}", schema) : "missing",
+                    profile_schema);
+    Profile profile;
+    const Table source = root.table("source");
+    HETERO_CHECK(read_origin(source, "kind", profile.origin));
+    profile.note = source.text("note");
+    const std::vector<Table> machines = root.tables("machines");
+    if (machines.empty()) {
+        Machine& machine = profile.machines.emplace_back();
+        HETERO_CHECK(read_machine(root, profile.origin, machine));
+        machine.name = root.table("host").text("hostname");
+        if (machine.name.empty()) machine.name = "machine";
+    }
+    for (const Table& table : machines) {
+        HETERO_CHECK(table.need({"name"}));
+        if (profile.find(table.text("name")) != nullptr)
+            return table.wrong("name", "another machine is called '{}'", printable(table.text("name")));
+        Machine machine;
+        HETERO_CHECK(read_machine(table, profile.origin, machine));
+        machine.name = table.text("name");
+        HETERO_CHECK(table.number("count", machine.count));
+        if (machine.count == 0) return table.wrong("count", "is 0");
+        profile.machines.push_back(std::move(machine));
+    }
+    for (const Table& table : root.tables("links")) {
+        Link link;
+        HETERO_CHECK(read_link(table, profile.origin, profile, link));
+        profile.links.push_back(std::move(link));
+    }
+    return profile;
+}
+
+}  // namespace
+
+std::string_view to_string(Origin origin) noexcept {
+    switch (origin) {
+        case Origin::measured:
+            return "measured";
+        case Origin::published:
+            return "published";
+        case Origin::specification:
+            return "specification";
+    }
+    return "";
+}
+
+const Machine* Profile::find(std::string_view name) const noexcept {
+    const auto found = std::find_if(machines.begin(), machines.end(), [&](const Machine& m) { return m.name == name; });
+    return found == machines.end() ? nullptr : &*found;
+}
+
+Result<Profile> parse_profile(std::string_view text, const std::string& name) try {
+    const std::size_t first = text.find_first_not_of(" \t\r\n");
+    if (first == std::string_view::npos) return fail(Errc::bad_input, "{}: empty, expected a hardware profile", name);
+    if (text[first] == '{') {
+        HETERO_TRY(const Json document, io::parse_json(text, name));
+        return from_document(document, name);
+    }
+    HETERO_TRY(const TomlNode toml, parse_toml(text, name));
+    return from_document(to_json(toml), name);
+} catch (const std::bad_alloc&) {
+    return fail(Errc::resource, "{}: not enough memory to read it", name);
+}
+
+Result<Profile> read_profile(const std::string& path) {
+    HETERO_TRY(const std::string text, read_text_file(path, max_file_bytes, "hardware profile"));
+    return parse_profile(text, path);
+}
+
+}  // namespace hetero::hw

@@ -28,3 +28,19 @@ TEST_CASE("a product is executable only where its results are right") {
         }
     }
 }
+
+TEST_CASE("of two passes the better figure counts, and a failure stays one") {
+    using hw::Json;
+    std::vector<Json> best{{{"executable", true}, {"gemm_gflop_per_s", 5.0}, {"batch_gflop_per_s", {1.0, 9.0}}},
+                           {{"executable", true}, {"gemm_gflop_per_s", 5.0}},
+                           {{"executable", false}, {"unsupported", "wrong"}}};
+    hw::keep_best(best, {{{"executable", true}, {"gemm_gflop_per_s", 7.0}, {"batch_gflop_per_s", {2.0, 3.0}}},
+                         {{"executable", false}, {"unsupported", "wrong now"}},
+                         {{"executable", true}, {"gemm_gflop_per_s", 6.0}}});
+    CHECK(best[0]["gemm_gflop_per_s"] == 7.0);
+    CHECK(best[0]["batch_gflop_per_s"] == Json{2.0, 9.0});
+    CHECK(best[1]["unsupported"] == "wrong now");
+    CHECK_FALSE(best[1].contains("gemm_gflop_per_s"));
+    CHECK(best[2]["executable"] == false);
+    CHECK_FALSE(best[2].contains("gemm_gflop_per_s"));
+}

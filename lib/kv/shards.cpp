@@ -311,6 +311,7 @@ public:
                 return fail(Errc::bad_input, "{}: {} are wanted, the state has {}", sinks_[i]->name(), to_text(want),
                             to_text(have_));
             wanted_.push_back(want);
+            logits_.push_back(cuts[i].logits);
             HETERO_CHECK(sinks_[i]->begin(own));
         }
         return {};
@@ -333,6 +334,18 @@ public:
         return fail(Errc::resource, "{}: not enough memory to cut heads out of a layer", name_);
     }
 
+    Status complete(const Header& header) override try {
+        for (std::size_t i = 0; i < sinks_.size(); ++i) {
+            Header own = header;
+            if (!logits_[i])
+                for (Sequence& sequence : own.sequences) sequence.logits.clear();
+            HETERO_CHECK(sinks_[i]->complete(own));
+        }
+        return {};
+    } catch (const std::bad_alloc&) {
+        return fail(Errc::resource, "{}: not enough memory for the logits of {} outputs", name_, sinks_.size());
+    }
+
     Status commit() override {
         for (const auto& sink : sinks_) HETERO_CHECK(sink->commit());
         return {};
@@ -349,6 +362,7 @@ private:
     ProvenanceEntry entry_;
     HeadRange have_;
     std::vector<HeadRange> wanted_;  // [sink]
+    std::vector<bool> logits_;       // [sink], whether it gets them
 };
 
 }  // namespace

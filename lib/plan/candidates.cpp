@@ -138,6 +138,7 @@ void add_colocated(const Problem& problem, std::size_t s, SearchResult& out) {
     const Side& side = problem.sides[s];
     for (const std::string& dtype : side.dtypes) {
         for (const KvFormat& resident : problem.formats) {
+            if (resident.wire_only) continue;
             for (const std::uint32_t tp : degrees(problem.shape, side)) {
                 for (const auto sharing :
                      {sched::Sharing::prompts_first, sched::Sharing::chunked, sched::Sharing::time_sliced}) {
@@ -190,7 +191,7 @@ std::vector<Forms> forms(const Problem& problem) {
     std::vector<Forms> out;
     const KvFormat& plain = problem.formats.front();
     for (const KvFormat& format : problem.formats) {
-        out.push_back({&format, &format});
+        if (!format.wire_only) out.push_back({&format, &format});
         if (&format != &plain) out.push_back({&format, &plain});
     }
     return out;

@@ -38,6 +38,7 @@ struct KvFormat {
     std::string codec = "f16";            // whose rates a conversion has
     double bytes_per_token = 0;           // one copy
     bool quantized = false, certified = false;
+    bool wire_only = false;  // no decoder keeps KV so
 };
 
 struct LinkRates {

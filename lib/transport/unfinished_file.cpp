@@ -70,11 +70,8 @@ std::vector<std::shared_ptr<UnfinishedFile>> UnfinishedFile::find(const std::str
     std::vector<std::shared_ptr<UnfinishedFile>> found;
     const auto target = io::split_path(path);
     if (!target) return found;
-    // As io::temporary_name makes them.
-    const std::string some = io::temporary_name(*target);
     constexpr std::size_t hex_digits = 16;
-    const std::string prefix = some.substr(target->folder.size() + 1,
-                                           some.size() - target->folder.size() - 1 - hex_digits - part_suffix.size());
+    const std::string prefix = io::temporary_prefix(*target);
     DIR* folder = ::opendir(target->folder.c_str());
     if (folder == nullptr) return found;
     while (const dirent* entry = ::readdir(folder)) {

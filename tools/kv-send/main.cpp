@@ -64,7 +64,8 @@ Result<std::vector<std::string>> output_names(const SendOptions& options) {
     return names;
 }
 
-Result<std::unique_ptr<kv::Sink>> open_outputs(const transport::TransportOptions& transfer, const SendOptions& options,
+Result<std::unique_ptr<kv::Sink>> open_outputs(const Tool& tool, const transport::TransportOptions& transfer,
+                                               const SendOptions& options,
                                                const std::vector<transport::Endpoint>& outputs) {
     std::vector<std::unique_ptr<kv::Sink>> sinks;
     for (const transport::Endpoint& output : outputs) {
@@ -118,7 +119,7 @@ Status send(Tool& tool, const SendOptions& options, Turns* turns = nullptr) {
         HETERO_CHECK(
             kv::check_tp_size(kv::head_counts(source->header().identity), static_cast<std::uint32_t>(options.split)));
     if (!dry_run) {
-        HETERO_TRY(sink, open_outputs(transfer, options, endpoints.outputs));
+        HETERO_TRY(sink, open_outputs(tool, transfer, options, endpoints.outputs));
     }
     const transport::Endpoint to = dry_run ? transport::Endpoint{} : endpoints.outputs.front();
     HETERO_TRY(const Delivered delivered, deliver(tool, delivery, *source, *sink, to, options.threads));

@@ -291,6 +291,23 @@ TEST_CASE("nothing is kept where the end is no matter of the peer, and where the
     CHECK(folder.names().empty());
 }
 
+TEST_CASE("a thousand broken transfers leave no descriptor, thread or file behind") {
+    const kv::State state = state_of();
+    const test::TempDir folder;
+    const std::string path = folder / "out.h5", expected = unbroken(state, folder);
+    const auto count = [](const char* in) {
+        return std::distance(std::filesystem::directory_iterator(in), std::filesystem::directory_iterator());
+    };
+    break_off(state, path, 1);
+    const auto descriptors = count("/proc/self/fd"), threads = count("/proc/self/task");
+    for (int i = 0; i < 1000; ++i) break_off(state, path, i % 3 == 0 ? 0 : i % 2 + 1);
+    CHECK(count("/proc/self/fd") == descriptors);
+    CHECK(count("/proc/self/task") == threads);
+    CHECK(folder.names().size() <= 4);
+    CHECK(go_on(state, path, expected) > 0);
+    CHECK(folder.names() == std::vector<std::string>{"out.h5"});
+}
+
 TEST_CASE("two transfers to the same file keep apart") {
     const kv::State state = state_of();
     const test::TempDir folder;

@@ -50,6 +50,11 @@ public:
     Result<Measured> measure(int rank, int round_trips);
     // Runs `job` on the thread that makes MPI calls, while no frames move; an error if it does not end in time.
     Status run_job(std::function<Status()> job, double patience_s);
+    // Of the endpoint that is read or written, where several ranks hold shards there; and our rank.
+    [[nodiscard]] const std::optional<ShardSides>& shard_sides(bool reads) const noexcept {
+        return reads ? read_sides_ : written_sides_;
+    }
+    [[nodiscard]] int rank() const noexcept { return rank_; }
     [[nodiscard]] MPI_Comm data_communicator() const noexcept { return data_; }
     // Begins the conversation with an opened peer anew. Both sides do, know the session, and have drained the last one.
     void restart(Peer& peer, std::uint64_t session, bool verify_chunks);
@@ -84,6 +89,8 @@ private:
     void finalize();
 
     std::vector<int> inputs_, outputs_;
+    std::optional<ShardSides> read_sides_, written_sides_;
+    int rank_ = 0;
     TransportOptions options_;
     TimePoint started_;
     std::thread thread_;

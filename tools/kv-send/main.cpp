@@ -1,16 +1,12 @@
 // kv-send: moves a KV state between endpoints, bit for bit or quantized on its way.
-#include <filesystem>
-
 #include "bench.h"
 #include "common/delivery.h"
 #include "common/endpoints.h"
-#include "common/group.h"
 #include "common/models.h"
 #include "common/sources.h"
 #include "common/tool.h"
-#include "kv/reshard_plan.h"
-#include "kv/shard_files.h"
 #include "plan.h"
+#include "route.h"
 
 using namespace hetero;
 using namespace hetero::tool;
@@ -43,35 +39,6 @@ Result<Delivery> delivery_of(Tool& tool, const SendOptions& options) {
     return delivery;
 }
 
-// The files of a state that is split, else the output as it was named.
-Result<std::vector<std::string>> output_names(const SendOptions& options) {
-    if (options.split == 1) return std::vector{options.output};
-    if (options.output.empty()) return std::vector<std::string>{};
-    HETERO_TRY(const transport::Endpoint whole, transport::parse_endpoint(options.output));
-    if (whole.kind != transport::EndpointKind::file)
-        return fail(Errc::usage, "--split: {} cannot be divided; write to a file", options.output);
-    std::error_code error;
-    if (std::filesystem::exists(whole.path, error))
-        return fail(Errc::bad_input, "{}: is there, and would be read instead of the shards beside it; remove it",
-                    whole.path);
-    std::vector<std::string> names;
-    for (std::uint32_t rank = 0; rank < options.split; ++rank)
-        names.push_back(kv::shard_path(whole.path, rank, static_cast<std::uint32_t>(options.split)));
-    return names;
-}
-
-Result<std::unique_ptr<kv::Sink>> open_outputs(const Tool& tool, const SendOptions& options,
-                                               const std::vector<transport::Endpoint>& outputs) {
-    std::vector<std::unique_ptr<kv::Sink>> sinks;
-    for (const transport::Endpoint& output : outputs) {
-        HETERO_TRY(sinks.emplace_back(), transport::open_sink(output, options.transfer.transport(tool)));
-    }
-    if (options.split == 1) return std::move(sinks.front());
-    const auto n = static_cast<std::uint32_t>(options.split);
-    return kv::split_heads(std::move(sinks), kv::cuts_for_ranks(n), options.output,
-                           tool.provenance(fmt::format("reshard tp={} shards={}", n, random_id())));
-}
-
 Status send(Tool& tool, const SendOptions& options) {
     if (!options.bench_peer.empty()) {
         if (!options.input.empty() || !options.output.empty())
@@ -86,8 +53,13 @@ Status send(Tool& tool, const SendOptions& options) {
     const bool dry_run = options.transfer.dry_run;
     if (options.output.empty() && !dry_run) return fail(Errc::usage, "no output: give an endpoint with -o");
     HETERO_TRY(const Delivery delivery, delivery_of(tool, options));
-    HETERO_TRY(std::vector<std::string> outputs, output_names(options));
+    HETERO_TRY(Route route, Route::plan(options.input, options.output, options.split, options.transfer));
+    if (delivery.automatic && route.over_mpi_sets())
+        return fail(Errc::usage, "--wire-dtype auto: links of several ranks are not measured; name the representation");
+    std::vector<std::string> outputs = route.outputs();
+    TransferOptions transfer = route.transfer();
     std::optional<transport::Endpoint> planned;
+    if (dry_run) transfer.tp = 1;
     if (dry_run && !options.output.empty()) {
         HETERO_TRY(planned, transport::parse_endpoint(options.output));
         if (planned->kind == transport::EndpointKind::mpi) outputs.clear();  // MPI is not started for a plan
@@ -95,21 +67,18 @@ Status send(Tool& tool, const SendOptions& options) {
             return fail(Errc::usage, "--dry-run starts no link that could choose: name the representation");
     }
     HETERO_TRY(const Endpoints endpoints,
-               prepare_endpoints(tool, {options.input}, outputs, options.transfer, {options.delivery.plans, {}}));
+               prepare_endpoints(tool, {options.input}, outputs, transfer, {options.delivery.plans, {}}));
     const auto is_link = [](const transport::Endpoint& one) { return one.kind == transport::EndpointKind::mpi; };
     const bool to_link = planned ? is_link(*planned) : !endpoints.outputs.empty() && is_link(endpoints.outputs.front());
     if (delivery.converts() && !to_link && options.dtype.empty()) {
         return fail(Errc::usage, "--plan is for what goes to mpi:RANK; kv-quantize --plan stores a state");
     }
-    HETERO_TRY(auto opened, open_source(tool, endpoints.inputs.front(), options.transfer.transport(tool), "send"));
+    HETERO_TRY(auto opened, route.open_input(tool, endpoints.inputs.front()));
     HETERO_TRY(const auto source, select_sequences(std::move(opened.source), options.sequences));
     if (delivery.specs) HETERO_CHECK(check_specs(tool, *delivery.specs, source->header().identity));
     std::unique_ptr<kv::Sink> sink = discarding_sink();
-    if (options.split > 1)
-        HETERO_CHECK(
-            kv::check_tp_size(kv::head_counts(source->header().identity), static_cast<std::uint32_t>(options.split)));
     if (!dry_run) {
-        HETERO_TRY(sink, open_outputs(tool, options, endpoints.outputs));
+        HETERO_TRY(sink, route.open_output(tool, endpoints.outputs));
     }
     const transport::Endpoint to = dry_run ? transport::Endpoint{} : endpoints.outputs.front();
     HETERO_TRY(const Delivered delivered, deliver(tool, delivery, *source, *sink, to, options.threads));
@@ -156,6 +125,10 @@ int main(int argc, char** argv) {
     table.heading("Transfer");
     table.text("--dtype", "CODEC|PRESET", &options.dtype, "convert what is written to a file or a pipe").setting = true;
     table.flag("--requantize", &options.requantize, "with --dtype: allow quantized to quantized, which adds up errors");
+    table
+        .integer("--tp", "N", &options.transfer.tp, 1, 1024,
+                 "the N ranks of this part of an MPI job hold one shard each, by heads")
+        .setting = true;
     table.integer("--split", "N", &options.split, 1, kv::max_ranks,
                   "write N shards by heads, one file for each of N tensor-parallel ranks");
     add_delivery_options(table, options.delivery);

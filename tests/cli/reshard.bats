@@ -81,3 +81,25 @@ setup() {
   refuses 2 'is the input' kv-send s.h5 --split 2 -o s.h5 --force
   kv-send a.h5 --split 2 -o s.h5 --force -q
 }
+
+@test "a dry run names steps, links, heads, bytes and who converts, and moves nothing" {
+  kv-send a.h5 --split 2 -o two.h5 -q
+  kv-send two.h5 --split 3 --dtype int8 -o x.h5 --dry-run --json -q | tr -d ' \n' >plan
+  grep -qF '"steps":["convert","redistribute"],"converts":"sender"' plan
+  grep -qF '{"from":"two.tp0of2.h5","to":"x.tp0of3.h5","head_first":0,"head_count":1,"tokens":8,"bytes":864}' plan
+  grep -qF '{"from":"two.tp1of2.h5","to":"x.tp2of3.h5","head_first":1,"head_count":1,"tokens":8,"bytes":864}' plan
+  grep -qF '{"name":"x.tp1of3.h5","head_first":0,"head_count":1}' plan
+  run kv-send a.h5 --tp 3 -o mpi:3-4 --dry-run # as ranks, without mpirun
+  [ "$status" -eq 0 ]
+  [[ "$output" == *"mpi:4 will hold head 1 of 2"* ]]
+  grep -qE '^rank 0 +mpi:3 +0 +8 +1.5 KiB' <<<"$output"
+  grep -qE '^rank 2 +mpi:4 +1 +8 +1.5 KiB' <<<"$output"
+  [ -z "$(ls x.* 2>/dev/null)" ]
+  # What a link would carry is what the transfer carries.
+  kv-quantize a.h5 --dtype int8 -o q.h5 -q
+  run kv-send q.h5 --wire-dtype f32 -o mpi:1 --dry-run
+  [[ "$output" == *"let the receiver convert it"* ]]
+  refuses 2 'cannot divide' kv-send a.h5 --tp 5 -o mpi:5 --dry-run
+  kv-quantize a.h5 --dtype int8 --axis tensor -o t.h5 -q
+  refuses 3 'a scale that all heads share' kv-send t.h5 --split 2 -o x.h5 --dry-run
+}

@@ -94,7 +94,6 @@ case $scenario in
       -n 2 bash -c 'mkdir -p $OMPI_COMM_WORLD_RANK && cd $OMPI_COMM_WORLD_RANK && cp ../$([ $OMPI_COMM_WORLD_RANK -eq 1 ] && echo b || echo a).h5 in.h5 &&
         exec kv-send in.h5 --tp 2 -o mpi:2' : -n 1 kv-send mpi:0-1 -o x.h5 ;;
   killed)  # any rank: the others end by themselves with a message, and no file is there
-    kv_lab make halves f32.h5
     model
     for victim in 0 1 2 3 4; do
       # Slowed down, so that the kill is in the middle.

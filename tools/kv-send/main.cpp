@@ -102,7 +102,8 @@ Status send(Tool& tool, const SendOptions& options) {
     report["latency_us_p50"] = link.value("latency_us", Json());
     report["latency_us_p99"] = nullptr;
     if (dry_run) {
-        HETERO_CHECK(plan(tool, endpoints.inputs.front(), delivered.header, planned));
+        HETERO_CHECK(
+            plan(tool, route, endpoints.inputs.front(), source->header(), delivered.header, planned, options.threads));
         tool.note("dry run: {} bytes", bytes);
         return {};
     }

@@ -6,7 +6,6 @@
 #include "base/clock.h"
 #include "common/group.h"
 #include "common/sources.h"
-#include "kv/reshard_plan.h"
 #include "kv/shards.h"
 #include "transport/group.h"
 
@@ -57,6 +56,24 @@ Result<std::vector<std::string>> shard_names(const Endpoint& whole, std::uint32_
     return names;
 }
 
+// Of files the first that has a head gives it, however they were divided.
+std::vector<kv::ShardLink> links_from(const kv::StateFiles& files, const kv::HeadCounts& heads, std::uint32_t n) {
+    std::vector<kv::ShardLink> links;
+    for (std::uint32_t to = 0; to < n; ++to) {
+        const kv::HeadRange wanted = kv::heads_of(heads, n, to);
+        for (std::uint32_t head = wanted.first; head < wanted.end(); ++head) {
+            std::uint32_t from = 0;
+            while (from + 1 < files.sources.size() && !kv::heads_of(files.sources[from]->header()).holds(head)) ++from;
+            if (!links.empty() && links.back().to == to && links.back().from == from) {
+                ++links.back().heads.count;
+            } else {
+                links.push_back({from, to, {head, 1}});
+            }
+        }
+    }
+    return links;
+}
+
 }  // namespace
 
 Result<Route> Route::plan(const std::string& input, const std::string& output, std::uint64_t split,
@@ -101,6 +118,8 @@ Result<Route> Route::plan(const std::string& input, const std::string& output, s
     if (route.files_ && (tp == 1 || transfer.dry_run)) {  // ranks of a job say it once, when they have met
         HETERO_CHECK(kv::check_tp_size(route.transfer_.heads, tp));
         HETERO_CHECK(kv::check_tp_size(route.transfer_.heads, route.receivers_));
+        route.links_ = to_rank ? kv::plan_reshard(route.transfer_.heads, route.senders_, route.receivers_)
+                               : links_from(*route.files_, route.transfer_.heads, route.receivers_);
     }
     return route;
 }

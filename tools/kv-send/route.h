@@ -7,6 +7,7 @@
 
 #include "common/endpoints.h"
 #include "common/tool.h"
+#include "kv/reshard_plan.h"
 #include "kv/shard_files.h"
 
 namespace hetero::tool {
@@ -25,6 +26,8 @@ public:
     [[nodiscard]] std::uint32_t senders() const noexcept { return senders_; }
     [[nodiscard]] std::uint32_t receivers() const noexcept { return receivers_; }
     [[nodiscard]] bool over_mpi_sets() const noexcept { return sets_; }
+    // Who gives whom which heads, where the files of the state were opened.
+    [[nodiscard]] const std::vector<kv::ShardLink>& links() const noexcept { return links_; }
 
     // After prepare_endpoints(): what this process reads, and where it writes it.
     Result<OpenedSource> open_input(const Tool& tool, const transport::Endpoint& input);
@@ -35,6 +38,7 @@ private:
     std::string output_;
     TransferOptions transfer_;
     std::optional<kv::StateFiles> files_;
+    std::vector<kv::ShardLink> links_;
     std::uint32_t senders_ = 1, receivers_ = 1, split_ = 1;
     bool sets_ = false;
 };

@@ -103,3 +103,44 @@ setup() {
   kv-quantize a.h5 --dtype int8 --axis tensor -o t.h5 -q
   refuses 3 'a scale that all heads share' kv-send t.h5 --split 2 -o x.h5 --dry-run
 }
+
+@test "the layouts of other engines: safetensors in blocks, heads first, interleaved, and back" {
+  for layout in "" "--layout hnd --block 16" "--block 4 --rope interleaved" "--layout hnd --rope interleaved --rotary-dims 8"; do
+    # shellcheck disable=SC2086
+    kv-send a.h5 $layout -o pages.safetensors --force -q
+    kv-send pages.safetensors -o back.h5 --force -q
+    cmp a.h5 back.h5
+  done
+  kv-send a.h5 --split 2 --layout hnd -o s.safetensors -q
+  kv-send s.tp1of2.safetensors -o s.tp1of2.h5 -q
+  kv-send s.tp0of2.safetensors -o s.tp0of2.h5 -q
+  kv-verify a.h5 s.h5 --epsilon 0
+  kv-quantize a.h5 --dtype int8 -o q.h5 -q
+  refuses 3 'layer 0, K: int8 has no other layout' kv-send q.h5 -o x.safetensors
+  kv-send q.h5 --dtype f16 -o x.safetensors -q
+  refuses 2 'cannot be rotated in pairs' kv-send a.h5 --rope interleaved --rotary-dims 7 -o y.safetensors
+  refuses 2 'states have one layout' kv-send a.h5 --layout hnd -o y.h5
+  refuses 2 'goes with --rope interleaved' kv-send a.h5 --rotary-dims 8 -o y.safetensors
+  refuses 3 "no tensor 'state'" kv-send "$HETERO_TESTDATA"/golden/tiny/llama/bf16/model.safetensors -o y.h5
+  [ ! -e y.safetensors ]
+}
+
+@test "PyTorch and NumPy read pages as vLLM lays them out" {
+  python=${HETERO_PYTHON:-python3}
+  "$python" -c 'import numpy, safetensors, h5py' 2>/dev/null || skip "no Python with numpy, safetensors and h5py"
+  kv-send a.h5 --layout hnd --block 4 --rope interleaved -o pages.safetensors -q
+  "$python" - <<'END'
+import h5py, numpy as np
+from safetensors.numpy import load_file
+pages = load_file("pages.safetensors")
+layers = h5py.File("a.h5")["sequences/0000/layers"]
+for name in ("k", "v"):
+    x = np.asarray(layers["001"][name])  # [token][head][dim]
+    t, h, d = x.shape
+    if name == "k":
+        x = x.reshape(t, h, 2, d // 2).swapaxes(2, 3).reshape(t, h, d)
+    x = np.pad(x, ((0, -t % 4), (0, 0), (0, 0))).reshape(-1, 4, h, d).transpose(0, 2, 1, 3)
+    y = pages["sequences.0.layers.1." + name]
+    assert y.shape == x.shape and np.array_equal(x.view(np.uint16), y.view(np.uint16)), name
+END
+}

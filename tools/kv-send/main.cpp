@@ -17,6 +17,8 @@ struct SendOptions {
     std::string input, output, dtype, bench_peer;
     std::uint64_t split = 1;
     bool requantize = false;
+    std::string layout = "nhd", rope = "half";
+    std::uint64_t block_tokens = 0, rotary_dims = 0;
     std::vector<std::string> sequences, bench_sizes;
     std::uint64_t threads = 0;
     TransferOptions transfer;
@@ -39,6 +41,16 @@ Result<Delivery> delivery_of(Tool& tool, const SendOptions& options) {
     return delivery;
 }
 
+Result<kv::PageLayout> layout_of(Tool& tool, const SendOptions& options) {
+    for (const char* name : {"layout", "block", "rope", "rotary-dims"})
+        if (tool.options().on_command_line(name) && !is_pages(options.output))
+            return fail(Errc::usage, "--{} is of what is written to FILE.safetensors; states have one layout", name);
+    if (options.rotary_dims != 0 && options.rope == "half")
+        return fail(Errc::usage, "--rotary-dims goes with --rope interleaved");
+    return kv::PageLayout{options.layout == "hnd", static_cast<std::uint32_t>(options.block_tokens),
+                          options.rope == "interleaved", static_cast<std::uint32_t>(options.rotary_dims)};
+}
+
 Status send(Tool& tool, const SendOptions& options) {
     if (!options.bench_peer.empty()) {
         if (!options.input.empty() || !options.output.empty())
@@ -53,7 +65,8 @@ Status send(Tool& tool, const SendOptions& options) {
     const bool dry_run = options.transfer.dry_run;
     if (options.output.empty() && !dry_run) return fail(Errc::usage, "no output: give an endpoint with -o");
     HETERO_TRY(const Delivery delivery, delivery_of(tool, options));
-    HETERO_TRY(Route route, Route::plan(options.input, options.output, options.split, options.transfer));
+    HETERO_TRY(const kv::PageLayout layout, layout_of(tool, options));
+    HETERO_TRY(Route route, Route::plan(options.input, options.output, options.split, layout, options.transfer));
     if (delivery.automatic && route.over_mpi_sets())
         return fail(Errc::usage, "--wire-dtype auto: links of several ranks are not measured; name the representation");
     std::vector<std::string> outputs = route.outputs();
@@ -132,6 +145,14 @@ int main(int argc, char** argv) {
         .setting = true;
     table.integer("--split", "N", &options.split, 1, kv::max_ranks,
                   "write N shards by heads, one file for each of N tensor-parallel ranks");
+    table.choice("--layout", &options.layout, {"nhd", "hnd"},
+                 "of FILE.safetensors: tokens before heads in a block, or heads before tokens");
+    table.integer("--block", "TOKENS", &options.block_tokens, 0, 1U << 20,
+                  "of FILE.safetensors: tokens of a block; 0: all in one");
+    table.choice("--rope", &options.rope, {"half", "interleaved"},
+                 "of FILE.safetensors: the halves of K's rotated pairs apart, or side by side");
+    table.integer("--rotary-dims", "N", &options.rotary_dims, 0, 1U << 16,
+                  "with --rope interleaved: dimensions of a head that are rotated; 0: all");
     add_delivery_options(table, options.delivery);
     add_thread_option(table, &options.threads);
     add_dry_run_option(table, options.transfer, "read and check the state, print what would be sent, move nothing");

@@ -112,7 +112,8 @@ struct Redistribution {
 };
 
 Result<Redistribution> redistribution(const Route& route, const transport::Endpoint& input, const kv::Header& read,
-                              const kv::Header& sent, const transport::Endpoint& output, std::uint64_t threads) {
+                                      const kv::Header& sent, const transport::Endpoint& output,
+                                      std::uint64_t threads) {
     const kv::HeadCounts counts = kv::head_counts(sent.identity);
     const std::uint32_t m = route.senders(), n = route.receivers();
     const bool by_ranks = route.over_mpi_sets();

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "common/group.h"
 #include "common/sources.h"
+#include "kv/pages_file.h"
 #include "kv/shards.h"
 #include "transport/group.h"
 
@@ -76,9 +77,12 @@ std::vector<kv::ShardLink> links_from(const kv::StateFiles& files, const kv::Hea
 
 }  // namespace
 
+bool is_pages(const std::string& text) { return text.ends_with(".safetensors"); }
+
 Result<Route> Route::plan(const std::string& input, const std::string& output, std::uint64_t split,
-                          const TransferOptions& transfer) {
+                          const kv::PageLayout& layout, const TransferOptions& transfer) {
     Route route;
+    route.layout_ = layout;
     route.transfer_ = transfer;
     route.split_ = static_cast<std::uint32_t>(split);
     const auto tp = static_cast<std::uint32_t>(transfer.tp);
@@ -106,7 +110,15 @@ Result<Route> Route::plan(const std::string& input, const std::string& output, s
     route.sets_ = tp > 1 || from.ranks > 1 || (to && to->ranks > 1);
     if (route.sets_ && from.kind == EndpointKind::pipe)
         return fail(Errc::usage, "{}: - cannot be read by ranks that share a state; name a file", output);
-    if (from.kind == EndpointKind::file && (route.sets_ || transfer.dry_run || split > 1)) {
+    if (tp > 1 && to_file && is_pages(output))
+        return fail(Errc::usage, "--tp: {}: ranks write hetero-kv files; convert them then, or use --split", output);
+    if (from.kind == EndpointKind::file && is_pages(from.path)) {
+        HETERO_TRY(auto pages, kv::open_pages(from.path));
+        route.files_.emplace();
+        route.files_->name = from.path;
+        route.files_->sources.push_back(std::move(pages));
+        route.transfer_.heads = kv::head_counts(route.files_->identity());
+    } else if (from.kind == EndpointKind::file && (route.sets_ || transfer.dry_run || split > 1)) {
         HETERO_TRY(route.files_, kv::open_files(from.path));
         route.transfer_.heads = kv::head_counts(route.files_->identity());
     }
@@ -134,7 +146,11 @@ Result<OpenedSource> Route::open_input(const Tool& tool, const Endpoint& input) 
         HETERO_CHECK(group.agree(check));
         const kv::Shard own = kv::shard_of(transfer_.heads, static_cast<std::uint32_t>(group.size()),
                                            static_cast<std::uint32_t>(group.rank()));
-        HETERO_TRY(opened.source, kv::read_shard(std::move(*files_), own));
+        if (group.size() == 1 && files_->sources.size() == 1) {
+            opened.source = std::move(files_->sources.front());  // a shard stays one
+        } else {
+            HETERO_TRY(opened.source, kv::read_shard(std::move(*files_), own));
+        }
         opened.seconds = seconds_since(start);
     } else {
         HETERO_TRY(opened.source, transport::open_source(input, transfer_.transport(tool)));
@@ -143,13 +159,19 @@ Result<OpenedSource> Route::open_input(const Tool& tool, const Endpoint& input) 
     return opened;
 }
 
+Result<std::unique_ptr<kv::Sink>> Route::open_one(const Tool& tool, const Endpoint& output) const {
+    if (output.kind == EndpointKind::file && is_pages(output.path))
+        return kv::create_pages(output.path, layout_, tool.overwrite());
+    return transport::open_sink(output, transfer_.transport(tool));
+}
+
 Result<std::unique_ptr<kv::Sink>> Route::open_output(Tool& tool, const std::vector<Endpoint>& outputs) const {
     const transport::TransportOptions options = transfer_.transport(tool);
     const Endpoint& first = outputs.front();
     if (split_ > 1) {
         std::vector<std::unique_ptr<kv::Sink>> sinks;
         for (const Endpoint& output : outputs) {
-            HETERO_TRY(sinks.emplace_back(), transport::open_sink(output, options));
+            HETERO_TRY(sinks.emplace_back(), open_one(tool, output));
         }
         return noted(tool, kv::split_heads(std::move(sinks), kv::cuts_for_ranks(split_), output_), split_);
     }
@@ -157,7 +179,7 @@ Result<std::unique_ptr<kv::Sink>> Route::open_output(Tool& tool, const std::vect
     if (transfer_.shards) {
         HETERO_TRY(sink, open_own_shard(first, options));
     } else {
-        HETERO_TRY(sink, transport::open_sink(first, options));
+        HETERO_TRY(sink, open_one(tool, first));
     }
     // Whoever divides it says so; what comes from other ranks has been told.
     if (!files_ || receivers_ == 1) return sink;

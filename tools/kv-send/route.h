@@ -7,17 +7,22 @@
 
 #include "common/endpoints.h"
 #include "common/tool.h"
+#include "kv/pages.h"
 #include "kv/reshard_plan.h"
 #include "kv/shard_files.h"
 
 namespace hetero::tool {
 
+// Whether `text` names a file in safetensors: the layout of other engines (kv/pages_file.h).
+[[nodiscard]] bool is_pages(const std::string& text);
+
 class Route {
 public:
     // `split`: shards that one process writes. usage: what cannot be divided. Opens the files of a state whose heads
     // the ranks of a job have to know.
+    // `layout`: of outputs in safetensors.
     static Result<Route> plan(const std::string& input, const std::string& output, std::uint64_t split,
-                              const TransferOptions& transfer);
+                              const kv::PageLayout& layout, const TransferOptions& transfer);
 
     // Of the endpoints, by name; of files that are split each.
     [[nodiscard]] const std::vector<std::string>& outputs() const noexcept { return outputs_; }
@@ -34,11 +39,13 @@ public:
     Result<std::unique_ptr<kv::Sink>> open_output(Tool& tool, const std::vector<transport::Endpoint>& outputs) const;
 
 private:
+    [[nodiscard]] Result<std::unique_ptr<kv::Sink>> open_one(const Tool& tool, const transport::Endpoint& output) const;
     std::vector<std::string> outputs_;
     std::string output_;
     TransferOptions transfer_;
     std::optional<kv::StateFiles> files_;
     std::vector<kv::ShardLink> links_;
+    kv::PageLayout layout_;
     std::uint32_t senders_ = 1, receivers_ = 1, split_ = 1;
     bool sets_ = false;
 };

@@ -19,7 +19,9 @@ declare -A allowed=(
   [lib/verify]="base kv quant model engine kernels"
   [lib/calib]="base kv model quant engine verify kernels"
   [lib/transport]="base io kv"
-  [tools]="base io kv model tokenizer convert hw engine verify calib transport quant kernels common"
+  [lib/sched]="base"
+  [lib/plan]="base io quant kv model hw sched kernels"
+  [tools]="base io kv model tokenizer convert hw engine verify calib transport quant kernels sched plan common"
 )
 # header pattern: the only folders that may include it
 declare -A external=(

@@ -140,4 +140,10 @@ std::string toml_string(std::string_view text) {
     return out + '"';
 }
 
+std::string toml_real(double value) {
+    std::string text = fmt::format("{}", value);
+    if (text.find_first_of(".en") == std::string::npos) text += ".0";
+    return text;
+}
+
 }  // namespace hetero

@@ -35,5 +35,7 @@ Result<std::string> read_text_file(const std::string& path, std::size_t max_byte
 
 // `text` as a TOML string: in quotes, with what must be escaped.
 [[nodiscard]] std::string toml_string(std::string_view text);
+// The shortest that reads back the same, and a float to TOML whatever the value.
+[[nodiscard]] std::string toml_real(double value);
 
 }  // namespace hetero

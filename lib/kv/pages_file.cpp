@@ -132,6 +132,8 @@ public:
 
     Status begin(const Header& header) override try {
         HETERO_CHECK(check_header(header));
+        if (header.late_logits)
+            return fail(Errc::usage, "{}: a state whose logits come last goes to a hetero-kv file first", path_);
         if (Status parts = check_parts(header, layout_); !parts) return fail_with(parts.error(), path_);
         header_ = header;
         state_ = json_of(header, layout_);

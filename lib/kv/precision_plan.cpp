@@ -3,117 +3,27 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/config.h"
 #include "base/printable.h"
 #include "base/toml.h"
+#include "base/toml_reader.h"
 
 namespace hetero::kv {
 namespace {
 
-constexpr std::size_t max_file_bytes = 4U << 20, max_layers = 4096, max_texts = 4096, max_name_bytes = 1024;
+constexpr std::size_t max_file_bytes = 4U << 20, max_layers = 4096, max_texts = 4096;
 constexpr std::uint64_t max_kept = 4096;  // sinks, window
 constexpr std::int64_t format_version = 1;
 
-// A table of the document, and where it stands.
-class Reader {
-public:
-    Reader(const TomlNode& table, const std::string& file, std::string path)
-        : table_(table), file_(file), path_(std::move(path)) {}
+using Reader = TomlReader;
 
-    template <class... Args>
-    [[nodiscard]] tl::unexpected<Error> wrong(const TomlNode& at, fmt::format_string<Args...> format,
-                                              Args&&... args) const {
-        return fail(Errc::bad_input, "{}:{}: {}", file_, at.line, fmt::format(format, std::forward<Args>(args)...));
-    }
-
-    // Keys that a plan does not have are refused: a misspelt one must not pass for one left out.
-    Status only(std::initializer_list<std::string_view> known) const {
-        const auto* entries = table_.as<TomlNode::Table>();
-        if (entries == nullptr) return wrong(table_, "{} must be a table", path_);
-        for (const auto& [key, node] : *entries) {
-            if (std::find(known.begin(), known.end(), key) != known.end()) continue;
-            return wrong(node, "'{}' is no key of {}; the nearest one is '{}'", printable(key), path_,
-                         nearest_name(key, std::span(known.begin(), known.size())));
-        }
-        return {};
-    }
-
-    Result<const TomlNode*> need(std::string_view key) const {
-        const TomlNode* node = table_.find(key);
-        if (node == nullptr) return wrong(table_, "{} lacks '{}'", path_, key);
-        return node;
-    }
-    template <class T>
-    Result<const T*> typed(std::string_view key, std::string_view kind) const {
-        HETERO_TRY(const TomlNode* node, need(key));
-        const T* value = node->as<T>();
-        if (value == nullptr) return wrong(*node, "'{}' must be {}", key, kind);
-        return value;
-    }
-
-    Status text(std::string_view key, std::string& out) const {
-        HETERO_TRY(const std::string* value, typed<std::string>(key, "a string"));
-        if (value->size() > max_name_bytes) return wrong(*table_.find(key), "'{}' is too long", key);
-        out = *value;
-        return {};
-    }
-    Status flag(std::string_view key, bool& out) const {
-        HETERO_TRY(const bool* value, typed<bool>(key, "true or false"));
-        out = *value;
-        return {};
-    }
-    Status digest(std::string_view key, Digest& out) const {
-        HETERO_TRY(const std::string* value, typed<std::string>(key, "a string of 64 hex digits"));
-        if (!from_hex(*value, out)) return wrong(*table_.find(key), "'{}' must have 64 hex digits", key);
-        return {};
-    }
-    template <class T>
-    Status count(std::string_view key, T& out, std::uint64_t max) const {
-        HETERO_TRY(const std::int64_t* value, typed<std::int64_t>(key, "a whole number"));
-        if (*value < 0 || static_cast<std::uint64_t>(*value) > max) {
-            return wrong(*table_.find(key), "'{}' is {}, expected 0 to {}", key, *value, max);
-        }
-        out = static_cast<T>(*value);
-        return {};
-    }
-    // Finite, in [0, max].
-    Status real(std::string_view key, double& out, double max = 1e300) const {
-        HETERO_TRY(const TomlNode* node, need(key));
-        const double* real = node->as<double>();
-        const auto* whole = node->as<std::int64_t>();
-        if (real == nullptr && whole == nullptr) return wrong(*node, "'{}' must be a number", key);
-        out = real != nullptr ? *real : static_cast<double>(*whole);
-        if (!(out >= 0 && out <= max)) return wrong(*node, "'{}' is {}, expected 0 to {}", key, out, max);
-        return {};
-    }
-
-    // nullopt where the key is absent.
-    [[nodiscard]] std::optional<Reader> table(std::string_view key) const {
-        const TomlNode* node = table_.find(key);
-        if (node == nullptr) return std::nullopt;
-        return Reader(*node, file_, fmt::format("[{}]", key));
-    }
-    Result<std::vector<Reader>> tables(std::string_view key, std::size_t max) const {
-        HETERO_TRY(const auto* array, typed<TomlNode::Array>(key, "a list"));
-        if (array->size() > max) return wrong(*table_.find(key), "'{}' has over {} entries", key, max);
-        std::vector<Reader> out;
-        for (const TomlNode& node : *array) out.emplace_back(node, file_, fmt::format("an entry of '{}'", key));
-        return out;
-    }
-
-    Status spec(std::string_view key, quant::Spec& out) const {
-        HETERO_TRY(const std::string* value, typed<std::string>(key, "a string"));
-        auto parsed = quant::parse_spec(*value);
-        if (!parsed) return wrong(*table_.find(key), "'{}': {}", key, parsed.error().message);
-        out = std::move(*parsed);
-        return {};
-    }
-
-private:
-    const TomlNode& table_;
-    const std::string& file_;
-    std::string path_;
-};
+Status read_spec(const Reader& table, std::string_view key, quant::Spec& out) {
+    std::string text;
+    HETERO_CHECK(table.text(key, text));
+    auto parsed = quant::parse_spec(text);
+    if (!parsed) return table.wrong_value(key, "'{}': {}", key, parsed.error().message);
+    out = std::move(*parsed);
+    return {};
+}
 
 Status read_figures(const Reader& root, std::string_view key, std::optional<DriftFigures>& out) {
     const auto table = root.table(key);
@@ -163,8 +73,8 @@ Status read_precision(const Reader& root, PrecisionPlan& plan) {
     HETERO_TRY(const std::vector<Reader> layers, table->tables("layers", max_layers));
     for (const Reader& layer : layers) {
         HETERO_CHECK(layer.only({"k", "v"}));
-        HETERO_CHECK(layer.spec("k", plan.k.emplace_back()));
-        HETERO_CHECK(layer.spec("v", plan.v.emplace_back()));
+        HETERO_CHECK(read_spec(layer, "k", plan.k.emplace_back()));
+        HETERO_CHECK(read_spec(layer, "v", plan.v.emplace_back()));
     }
     return {};
 }
@@ -183,19 +93,12 @@ Status read_texts(const Reader& root, PrecisionPlan& plan) {
     return {};
 }
 
-// Shortest that reads back the same, and a float to TOML whatever the value.
-std::string real_text(double value) {
-    std::string text = fmt::format("{}", value);
-    if (text.find_first_of(".en") == std::string::npos) text += ".0";
-    return text;
-}
-
 void append_figures(std::string& out, std::string_view name, const std::optional<DriftFigures>& figures) {
     if (!figures) return;
     out += fmt::format(
         "\n[{}]\npositions = {}\nkl_mean = {}\nkl_max = {}\ndp_mean = {}\ndp_p99 = {}\ndp_max = {}\ntop1 = {}\n", name,
-        figures->positions, real_text(figures->kl_mean), real_text(figures->kl_max), real_text(figures->dp_mean),
-        real_text(figures->dp_p99), real_text(figures->dp_max), real_text(figures->top1));
+        figures->positions, toml_real(figures->kl_mean), toml_real(figures->kl_max), toml_real(figures->dp_mean),
+        toml_real(figures->dp_p99), toml_real(figures->dp_max), toml_real(figures->top1));
 }
 
 }  // namespace
@@ -245,11 +148,11 @@ std::string to_toml(const PrecisionPlan& plan) {
     append_figures(out, "held_out", plan.held_out);
     append_figures(out, "floor", plan.floor);
     if (plan.gate) {
-        out += fmt::format("\n[gate]\nepsilon = {}\nstrict = {}\npassed = {}\n", real_text(plan.gate->epsilon),
+        out += fmt::format("\n[gate]\nepsilon = {}\nstrict = {}\npassed = {}\n", toml_real(plan.gate->epsilon),
                            plan.gate->strict, plan.gate->passed);
     }
     out += fmt::format("\n[precision]\nsinks = {}\nwindow = {}\nbits_per_value = {}\nlayers = [\n", plan.sinks,
-                       plan.window, real_text(plan.bits_per_value));
+                       plan.window, toml_real(plan.bits_per_value));
     for (std::size_t layer = 0; layer < plan.k.size(); ++layer) {
         out += fmt::format("  {{k = \"{}\", v = \"{}\"}},  # {}\n", quant::to_text(plan.k[layer]),
                            quant::to_text(plan.v[layer]), layer);

@@ -51,7 +51,11 @@ public:
     }
     [[nodiscard]] const Header& header() const noexcept override { return header_; }
     [[nodiscard]] const std::string& name() const noexcept override { return inner_->name(); }
-    Status finish() override { return inner_->finish(); }
+    Status finish() override {
+        HETERO_CHECK(inner_->finish());
+        if (header_.late_logits) header_.take_logits_of(inner_->header());
+        return {};
+    }
 
     Result<Layer> read_layer() override try {
         HETERO_TRY(Layer layer, inner_->read_layer());
@@ -172,6 +176,7 @@ public:
 
     Status finish() override {
         for (const auto& shard : shards_) HETERO_CHECK(shard->finish());
+        if (header_.late_logits) header_.take_logits_of(shards_.front()->header());
         return {};
     }
 
@@ -306,6 +311,7 @@ public:
                 return fail(Errc::bad_input, "{}: {} are wanted, the state has {}", sinks_[i]->name(), to_text(want),
                             to_text(have_));
             wanted_.push_back(want);
+            logits_.push_back(cuts[i].logits);
             HETERO_CHECK(sinks_[i]->begin(own));
         }
         return {};
@@ -318,6 +324,18 @@ public:
     }
     Status write_shared(std::shared_ptr<const Layer> layer) override {
         return write(*layer, [&](Sink& sink) { return sink.write_shared(layer); });
+    }
+
+    Status complete(const Header& header) override try {
+        for (std::size_t i = 0; i < sinks_.size(); ++i) {
+            Header own = header;
+            if (!logits_[i])
+                for (Sequence& sequence : own.sequences) sequence.logits.clear();
+            HETERO_CHECK(sinks_[i]->complete(own));
+        }
+        return {};
+    } catch (const std::bad_alloc&) {
+        return fail(Errc::resource, "{}: not enough memory for the logits of {} outputs", name_, sinks_.size());
     }
 
     Status commit() override {
@@ -356,6 +374,7 @@ private:
     std::string name_;
     HeadRange have_;
     std::vector<HeadRange> wanted_;  // [sink]
+    std::vector<bool> logits_;       // [sink], whether it gets them
 };
 
 }  // namespace

@@ -121,18 +121,53 @@ Status complete(Model& model, const Family& family, const Found& found) {
     return {};
 }
 
-Status load_gguf(Model& model) {
-    HETERO_TRY(model.gguf, io::GgufFile::open(model.path));
-    model.weights = model.gguf;
-    Keys keys = Keys::from_gguf(*model.gguf);
+struct Described {
+    const Family* family = nullptr;
+    Config config;
+};
+
+Result<Described> describe_gguf(const io::GgufFile& gguf) {
+    Keys keys = Keys::from_gguf(gguf);
     HETERO_TRY(const auto general_type, keys.text("general.type"));
     HETERO_CHECK(refuse_other_kinds(keys, general_type));
     HETERO_TRY(const auto architecture, keys.text("general.architecture"));
-    HETERO_TRY(const Family* family,
-               find_family(keys, "general.architecture", architecture, &Family::gguf_architecture));
-    HETERO_TRY(model.config, family->read_config(keys, Container::gguf));
+    Described out;
+    HETERO_TRY(out.family, find_family(keys, "general.architecture", architecture, &Family::gguf_architecture));
+    HETERO_TRY(out.config, out.family->read_config(keys, Container::gguf));
+    return out;
+}
+
+Result<std::string> read_config_text(const std::string& config_path) {
+    HETERO_TRY(const io::MappedFile file, io::MappedFile::open(config_path));
+    if (file.bytes().size() > max_config_bytes) {
+        return fail(Errc::bad_input, "{}: has {} bytes, at most {} are read", config_path, file.bytes().size(),
+                    max_config_bytes);
+    }
+    return std::string(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+}
+
+// With weights that are int8 with a scale per row, or the values themselves.
+Result<Described> describe_json(const std::string& config_path, const std::string& text, bool* int8_rows) {
+    HETERO_TRY(Keys keys, Keys::from_json(config_path, text));
+    HETERO_CHECK(refuse_other_kinds(keys, std::nullopt));
+    HETERO_TRY(const auto model_type, keys.text("model_type"));
+    Described out;
+    HETERO_TRY(out.family, find_family(keys, "model_type", model_type, &Family::model_type));
+    if (int8_rows != nullptr) {
+        HETERO_TRY(*int8_rows, read_quantization(config_path, text));
+    }
+    keys.harmless({"quantization_config*"});
+    HETERO_TRY(out.config, out.family->read_config(keys, Container::folder));
+    return out;
+}
+
+Status load_gguf(Model& model) {
+    HETERO_TRY(model.gguf, io::GgufFile::open(model.path));
+    model.weights = model.gguf;
+    HETERO_TRY(Described described, describe_gguf(*model.gguf));
+    model.config = std::move(described.config);
     HETERO_TRY(const auto carried, carried_lineage(*model.gguf));
-    return complete(model, *family, {Container::gguf, header_text(*model.gguf), carried});
+    return complete(model, *described.family, {Container::gguf, header_text(*model.gguf), carried});
 }
 
 Status load_folder(Model& model) {
@@ -143,22 +178,13 @@ Status load_folder(Model& model) {
         return fail(Errc::bad_input, "{}: is a LoRA adapter, which is not implemented; merge it into its base model",
                     adapter.string());
     }
-    HETERO_TRY(const io::MappedFile file, io::MappedFile::open(config_path));
-    if (file.bytes().size() > max_config_bytes) {
-        return fail(Errc::bad_input, "{}: has {} bytes, at most {} are read", config_path, file.bytes().size(),
-                    max_config_bytes);
-    }
-    const std::string text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
-    HETERO_TRY(Keys keys, Keys::from_json(config_path, text));
-    HETERO_CHECK(refuse_other_kinds(keys, std::nullopt));
-    HETERO_TRY(const auto model_type, keys.text("model_type"));
-    HETERO_TRY(const Family* family, find_family(keys, "model_type", model_type, &Family::model_type));
-    HETERO_TRY(const bool int8_rows, read_quantization(config_path, text));
-    keys.harmless({"quantization_config*"});
-    HETERO_TRY(model.config, family->read_config(keys, Container::folder));
+    HETERO_TRY(const std::string text, read_config_text(config_path));
+    bool int8_rows = false;
+    HETERO_TRY(Described described, describe_json(config_path, text, &int8_rows));
+    model.config = std::move(described.config);
     HETERO_TRY(model.weights, io::open_safetensors_folder(model.path));
     HETERO_TRY(const auto carried, carried_lineage(model.path));
-    return complete(model, *family, {Container::folder, text, carried, int8_rows});
+    return complete(model, *described.family, {Container::folder, text, carried, int8_rows});
 }
 
 }  // namespace
@@ -170,6 +196,27 @@ Result<std::shared_ptr<const Model>> Model::load(const std::string& path) {
         std::error_code error;
         HETERO_CHECK(fs::is_directory(path, error) ? load_folder(*model) : load_gguf(*model));
         return std::shared_ptr<const Model>(std::move(model));
+    } catch (const std::bad_alloc&) {
+        return fail(Errc::resource, "{}: out of memory while loading", path);
+    }
+}
+
+Result<Config> read_config(const std::string& path) {
+    try {
+        std::error_code error;
+        const bool json = path.ends_with(".json");
+        if (!json && !fs::is_directory(path, error)) {
+            HETERO_TRY(const auto gguf, io::GgufFile::open(path));
+            HETERO_TRY(Described described, describe_gguf(*gguf));
+            described.config.name = display_name(described.config.name, path);
+            return std::move(described.config);
+        }
+        const std::string config_path = json ? path : (fs::path(path) / "config.json").string();
+        HETERO_TRY(const std::string text, read_config_text(config_path));
+        HETERO_TRY(Described described, describe_json(config_path, text, nullptr));
+        const std::string folder = fs::absolute(config_path, error).parent_path().string();
+        described.config.name = display_name(described.config.name, folder);
+        return std::move(described.config);
     } catch (const std::bad_alloc&) {
         return fail(Errc::resource, "{}: out of memory while loading", path);
     }

@@ -81,4 +81,8 @@ public:
     [[nodiscard]] std::string rope_scaling_text() const;  // canonical JSON, or "none"
 };
 
+// The configuration alone, of the same files or of a config.json without weights, with the same refusals; nothing is
+// said of the weights. Some families leave to the tensors what they add to it (attention_bias, tied_embeddings).
+Result<Config> read_config(const std::string& path);
+
 }  // namespace hetero::model

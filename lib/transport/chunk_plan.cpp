@@ -42,6 +42,9 @@ auto& member_of(PartType& part, Array array) noexcept {
 kv::Tensor& array_of(kv::Part& part, Array array) noexcept { return member_of(part, array); }
 const kv::Tensor& array_of(const kv::Part& part, Array array) noexcept { return member_of(part, array); }
 std::vector<std::uint32_t>& array_of(kv::PartChecksums& part, Array array) noexcept { return member_of(part, array); }
+const std::vector<std::uint32_t>& array_of(const kv::PartChecksums& part, Array array) noexcept {
+    return member_of(part, array);
+}
 
 FrameHeader ChunkPlace::frame() const noexcept {
     FrameHeader header;

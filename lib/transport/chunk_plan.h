@@ -16,6 +16,7 @@ namespace hetero::transport {
 [[nodiscard]] kv::Tensor& array_of(kv::Part& part, Array array) noexcept;
 [[nodiscard]] const kv::Tensor& array_of(const kv::Part& part, Array array) noexcept;
 [[nodiscard]] std::vector<std::uint32_t>& array_of(kv::PartChecksums& part, Array array) noexcept;
+[[nodiscard]] const std::vector<std::uint32_t>& array_of(const kv::PartChecksums& part, Array array) noexcept;
 
 // A piece of a layer: one CHUNK frame.
 struct ChunkPlace {

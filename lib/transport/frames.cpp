@@ -58,8 +58,9 @@ std::uint64_t max_payload(FrameKind kind) {
         case FrameKind::ack:
         case FrameKind::heartbeat:
         case FrameKind::bye:
-        case FrameKind::probe_ack:
             return 0;
+        case FrameKind::probe_ack:
+            return sizeof(std::uint64_t);
     }
     return 0;
 }
@@ -118,6 +119,13 @@ bool is_sequenced(FrameKind kind) noexcept {
         default:
             return true;
     }
+}
+
+std::string frame_text(const FrameHeader& header) {
+    constexpr const char* array_names[] = {"values", "scale", "zero", "sinks", "tail"};
+    if (header.kind != FrameKind::chunk) return fmt::format("{} {}", frame_kind_name(header.kind), header.seq);
+    return fmt::format("sequence {}, layer {}, {} {}, chunk {}", header.sequence, header.layer,
+                       kv::part_name(header.part), array_names[static_cast<std::size_t>(header.array)], header.chunk);
 }
 
 HeaderBytes encode_frame(const FrameHeader& header) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "base/result.h"
 #include "kv/state.h"
@@ -36,7 +37,7 @@ enum class FrameKind : std::uint8_t {
     abort = 13,       // unsequenced: gave up, and why
     bye = 14,         // orderly end
     probe = 15,       // unsequenced: bytes for a measurement of the link; answered at once, whatever the tool does
-    probe_ack = 16,   // unsequenced: probe `seq` has arrived
+    probe_ack = 16,   // unsequenced: probe `seq` has arrived, and when
     keep = 17,        // the next chunks are those that the receiver holds
 };
 [[nodiscard]] const char* frame_kind_name(FrameKind kind) noexcept;
@@ -64,6 +65,9 @@ struct FrameHeader {
     std::uint32_t payload_crc = 0;
     friend bool operator==(const FrameHeader&, const FrameHeader&) = default;
 };
+
+// For messages: "sequence 0, layer 1, K scale, chunk 3"; of frames that are no chunks "COMMIT 7".
+[[nodiscard]] std::string frame_text(const FrameHeader& header);
 
 using HeaderBytes = std::array<std::byte, frame_header_bytes>;
 

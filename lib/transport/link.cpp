@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "base/trace.h"
 
 namespace hetero::transport {
 namespace {
@@ -49,7 +50,7 @@ void Link::transmit_control(FrameKind kind, std::uint32_t seq, std::vector<std::
     header.seq = seq;
     header.length = payload.size();
     header.payload_crc = crc32c(payload);
-    transmit(header, own_payload(std::move(payload)));
+    transmit(header, payload.empty() ? Payload{} : own_payload(std::move(payload)));
 }
 
 void Link::post(FrameKind kind, std::vector<std::byte> payload, std::uint64_t pieces) {
@@ -115,6 +116,7 @@ bool Link::step(TimePoint now) {
         if (!*arrival) break;
         moved = true;
         taken += frame_header_bytes + (*arrival)->payload().size();
+        counters_.bytes_received += frame_header_bytes + (*arrival)->payload().size();
         handle(**arrival, now);
     }
     if (!error_) watch(now);
@@ -167,10 +169,12 @@ void Link::handle(const Arrival& arrival, TimePoint now) {
             break;
         case FrameKind::probe:
             if (arrival.payload().size() == header.length && crc32c(arrival.payload()) == header.payload_crc)
-                transmit_control(FrameKind::probe_ack, header.seq);
+                transmit_control(FrameKind::probe_ack, header.seq, encode_time(trace::on_time_line(now)));
             break;
         case FrameKind::probe_ack:
             answered_probe_ = header.seq;
+            answered_time_.reset();
+            if (crc32c(arrival.payload()) == header.payload_crc) answered_time_ = decode_time(arrival.payload());
             probed_at_.reset();
             break;
         default:
@@ -219,9 +223,8 @@ void Link::handle_nack(const FrameHeader& header, const Arrival& arrival) {
     for (Sent& sent : unacknowledged_) {
         if (sent.header.seq != header.seq) continue;
         if (*reason == NackReason::damaged && ++sent.damaged > max_damaged) {
-            return give_up(
-                {Errc::peer, fmt::format("{} {} arrived damaged at {} {} times", frame_kind_name(sent.header.kind),
-                                         sent.header.seq, options_.peer, sent.damaged)});
+            return give_up({Errc::peer, fmt::format("{} arrived damaged at {} {} times", frame_text(sent.header),
+                                                    options_.peer, sent.damaged)});
         }
         ++counters_.resent;
         log::debug("{}: frame {} sent again", options_.peer, header.seq);
@@ -240,8 +243,7 @@ void Link::handle_sequenced(const FrameHeader& header, const Arrival& arrival) {
     const bool chunk = header.kind == FrameKind::chunk;
     const auto payload = arrival.payload();
     if (chunk && !arrival.placed)
-        return violated(
-            fmt::format("chunk {} of layer {} came without having been granted", header.chunk, header.layer));
+        return violated(fmt::format("{} came without having been granted", frame_text(header)));
     const bool verify = !chunk || options_.verify_chunks;
     if (payload.size() != header.length || (verify && crc32c(payload) != header.payload_crc)) {
         ++counters_.damaged;

@@ -35,7 +35,7 @@ struct Frame {
 
 struct LinkCounters {
     std::uint64_t frames_sent = 0, frames_received = 0;
-    std::uint64_t bytes_sent = 0;  // headers and what was sent again included
+    std::uint64_t bytes_sent = 0, bytes_received = 0;  // headers and what was sent again included
     std::uint64_t resent = 0, damaged = 0, duplicates = 0, stale = 0;
 };
 
@@ -76,6 +76,10 @@ public:
     void probe(std::uint32_t number, std::size_t bytes);
     // The latest probe that was answered.
     [[nodiscard]] const std::optional<std::uint32_t>& answered_probe() const noexcept { return answered_probe_; }
+    // When it was, on the peer's time line (base/trace.h); none where the peer did not say.
+    [[nodiscard]] const std::optional<std::chrono::nanoseconds>& answered_time() const noexcept {
+        return answered_time_;
+    }
 
     // Takes the channel away, for the next conversation; only ~Link() may follow. All has to be drained().
     [[nodiscard]] std::unique_ptr<Channel> release() noexcept { return std::move(channel_); }
@@ -128,6 +132,7 @@ private:
     int undecodable_in_a_row_ = 0;
     Payload probe_bytes_;
     std::optional<std::uint32_t> answered_probe_;
+    std::optional<std::chrono::nanoseconds> answered_time_;
 
     TimePoint now_, last_heard_, last_heartbeat_, last_acked_;
     std::optional<TimePoint> gap_since_, asked_at_;

@@ -309,21 +309,49 @@ Result<std::uint64_t> decode_keep(std::span<const std::byte> bytes) {
 std::vector<std::byte> encode(const Commit& commit) {
     ByteWriter out;
     out.digest(commit.root);
-    for (const std::vector<float>& logits : commit.logits) {
-        out.number(static_cast<std::uint64_t>(logits.size()));
-        out.array(logits);
+    for (std::size_t i = 0; i < commit.logits.size(); ++i) {
+        const std::int32_t pending = i < commit.pending_tokens.size() ? commit.pending_tokens[i] : -1;
+        out.number(std::bit_cast<std::uint32_t>(pending));
+        out.number(static_cast<std::uint64_t>(commit.logits[i].size()));
+        out.array(commit.logits[i]);
     }
     return out.take();
+}
+
+Commit commit_of(const Digest& root, const kv::Header& header) {
+    Commit commit{root, {}, {}};
+    for (const kv::Sequence& sequence : header.sequences) {
+        commit.logits.push_back(sequence.logits);
+        commit.pending_tokens.push_back(sequence.pending_token);
+    }
+    return commit;
 }
 
 Result<Commit> decode_commit(std::span<const std::byte> bytes, std::size_t sequences) {
     ByteReader in(bytes);
     Commit commit;
     commit.root = in.digest();
-    for (std::size_t i = 0; i < sequences && in.ok(); ++i)
+    for (std::size_t i = 0; i < sequences && in.ok(); ++i) {
+        commit.pending_tokens.push_back(std::bit_cast<std::int32_t>(in.number<std::uint32_t>()));
         commit.logits.push_back(in.array<float>(in.number<std::uint64_t>()));
+    }
     if (!in.complete()) return malformed("COMMIT");
     return commit;
+}
+
+std::vector<std::byte> encode_time(std::chrono::nanoseconds time) {
+    ByteWriter out;
+    out.number(static_cast<std::uint64_t>(time.count()));
+    return out.take();
+}
+
+std::optional<std::chrono::nanoseconds> decode_time(std::span<const std::byte> bytes) {
+    ByteReader in(bytes);
+    const std::chrono::nanoseconds time(static_cast<std::int64_t>(in.number<std::uint64_t>()));
+    // Differences of two must not overflow: a clock counts less than 146 years.
+    constexpr std::chrono::nanoseconds most(std::int64_t{1} << 62);
+    if (!in.complete() || time > most || time < -most) return std::nullopt;
+    return time;
 }
 
 std::vector<std::byte> encode_credit(std::uint64_t layers) {

@@ -1,7 +1,9 @@
 // Payloads of the control frames, as hetero-wire(5) lays them out. Decoders take every byte as hostile: they return
 // peer errors and allocate no more than the payload holds.
 #pragma once
+#include <chrono>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -76,8 +78,12 @@ Result<std::uint64_t> decode_keep(std::span<const std::byte> bytes);
 
 struct Commit {
     Digest root{};
-    std::vector<std::vector<float>> logits;  // of each sequence, where the offer said that they come late; else empty
+    // Of each sequence, where the offer said that they come late; else empty.
+    std::vector<std::vector<float>> logits;
+    std::vector<std::int32_t> pending_tokens;  // -1: that of the offer; may be shorter
 };
+// What comes late of the sequences of a header.
+[[nodiscard]] Commit commit_of(const Digest& root, const kv::Header& header);
 std::vector<std::byte> encode(const Commit& commit);
 // `sequences`: 0 where the logits do not come late.
 Result<Commit> decode_commit(std::span<const std::byte> bytes, std::size_t sequences);
@@ -87,6 +93,10 @@ std::vector<std::byte> encode_root(const Digest& root);
 Result<Digest> decode_root(std::span<const std::byte> bytes);
 
 enum class NackReason : std::uint8_t { damaged = 1, missing = 2 };
+// PROBE_ACK: when the probe came, on the time line of the side that answers. None: the payload is empty or no time.
+std::vector<std::byte> encode_time(std::chrono::nanoseconds time);
+[[nodiscard]] std::optional<std::chrono::nanoseconds> decode_time(std::span<const std::byte> bytes);
+
 std::vector<std::byte> encode_nack(NackReason reason);
 Result<NackReason> decode_nack(std::span<const std::byte> bytes);
 

@@ -67,6 +67,7 @@ private:
     std::deque<Outgoing> outbox_;
     std::vector<MPI_Request> sending_;
     std::vector<std::shared_ptr<const void>> sending_owners_;  // beside sending_
+    std::vector<int> sent_indices_;                            // of MPI_Testsome
     std::map<std::uint32_t, Place> places_;                    // by slot
     std::vector<std::byte> control_message_;
     MPI_Request control_request_ = MPI_REQUEST_NULL;

@@ -30,6 +30,7 @@ void Receiver::open(ReceiverOptions options) {
 }
 
 bool Receiver::step(TimePoint now) {
+    now_ = now;
     bool moved = link_->step(now);
     if (stage_ == Stage::closed) return moved;
     while (auto frame = link_->next()) {
@@ -94,7 +95,7 @@ Status Receiver::handle_offer(const Frame& frame) {
         }
     }
     header_ = std::move(offer.header);
-    late_logits_ = offer.late_logits;
+    header_.late_logits = offer.late_logits;
     state_key_ = offer.state_key;
     total_ = total_layers(header_);
     next_.emplace(header_);
@@ -115,7 +116,7 @@ Status Receiver::handle_offer(const Frame& frame) {
     if (options_.decides) return {};
     std::vector<std::shared_ptr<kv::Layer>> buffers;
     for (std::uint64_t i = 0; i < first; ++i) {
-        auto buffer = allocate_layer(header_, i / header_.identity.n_layers, i % header_.identity.n_layers);
+        auto buffer = options_.layers->take(header_, i / header_.identity.n_layers, i % header_.identity.n_layers);
         if (!buffer) {
             reject(buffer.error());
             return {};
@@ -190,7 +191,9 @@ void Receiver::take_piece(const ChunkPlace& place, std::uint32_t crc) {
     Buffer* buffer = buffer_of(place.layer_index);
     array_of(place.part == kv::PartId::k ? buffer->checksums.k : buffer->checksums.v, place.array).push_back(crc);
     posted_.pop_front();
+    if (times_.begun() == place.layer_index) times_.layer_begins(now_);
     next_->advance();
+    times_.layers_end(next_->done() ? total_ : next_->place().layer_index, now_);
 }
 
 // What the sender leaves out has to be held, and its layer granted.
@@ -217,10 +220,14 @@ Status Receiver::handle_commit(const Frame& frame) {
     if (!next_->done())
         return fail(Errc::peer, "COMMIT before layer {} of sequence {} was complete", next_->place().layer,
                     next_->place().sequence);
-    HETERO_TRY(Commit commit, decode_commit(frame.payload, late_logits_ ? header_.sequences.size() : 0));
-    for (std::size_t i = 0; i < commit.logits.size(); ++i) header_.sequences[i].logits = std::move(commit.logits[i]);
-    if (const Status checked = late_logits_ ? kv::check_header(header_) : Status{}; !checked)
+    HETERO_TRY(Commit commit, decode_commit(frame.payload, header_.late_logits ? header_.sequences.size() : 0));
+    for (std::size_t i = 0; i < commit.logits.size(); ++i) {
+        header_.sequences[i].logits = std::move(commit.logits[i]);
+        if (commit.pending_tokens[i] >= 0) header_.sequences[i].pending_token = commit.pending_tokens[i];
+    }
+    if (const Status checked = header_.late_logits ? kv::check_header(header_) : Status{}; !checked)
         return fail(Errc::peer, "COMMIT: {}", checked.error().message);
+    header_.late_logits = false;
     root_ = commit.root;
     stage_ = Stage::complete;
     return {};
@@ -236,7 +243,7 @@ ReceivedLayer Receiver::take_layer() {
 }
 
 bool Receiver::wants_buffer() const noexcept {
-    if (!accepted() || granted_ >= total_) return false;
+    if (!accepted() || error() || granted_ >= total_) return false;
     std::uint64_t ahead = 0;
     for (std::uint64_t i = taken_; i < granted_; ++i) {
         ahead += layer_bytes(header_, i / header_.identity.n_layers, i % header_.identity.n_layers);
@@ -254,7 +261,11 @@ void Receiver::grant(std::shared_ptr<kv::Layer> buffer) {
     link_->post(FrameKind::credit, encode_credit(granted_));
 }
 
+void Receiver::agree() { stage_ = Stage::agreed; }
+
 void Receiver::confirm() {
+    if (stage_ != Stage::agreed) return;
+    times_.committed(now_);
     link_->post(FrameKind::commit_ack, encode_root(*root_));
     stage_ = Stage::confirmed;
 }

@@ -43,6 +43,7 @@ Status Sender::begin(const kv::Header& header, OfferOptions options) {
 }
 
 bool Sender::step(TimePoint now) {
+    now_ = now;
     bool moved = link_->step(now);
     if (link_->unacknowledged_bytes() <= send_window_bytes / 2 &&
         link_->unacknowledged_pieces() <= send_window_pieces / 2)
@@ -50,6 +51,7 @@ bool Sender::step(TimePoint now) {
     charge();
     const bool was_open = bucket_.open();
     bucket_.refill(now);
+    look_at_layers();
     tell_kept();
     moved |= !was_open && bucket_.open();  // whoever waits for may_send() has to look again
     while (auto frame = link_->next()) {
@@ -107,6 +109,7 @@ Status Sender::handle_checked(const Frame& frame) {
         HETERO_TRY(const Digest root, decode_root(frame.payload));
         if (root != root_) return fail(Errc::peer, "COMMIT_ACK for root {}, sent {}", to_hex(root), to_hex(root_));
         stage_ = Stage::committed;
+        times_.committed(now_);
         return {};
     }
     return fail(Errc::peer, "{} out of turn", frame_kind_name(kind));
@@ -126,6 +129,7 @@ std::optional<std::uint32_t> Sender::held(std::uint64_t piece) const noexcept {
 }
 
 void Sender::keep(const ChunkPlace& place) {
+    ++pieces_;
     ++kept_;
     kept_bytes_ += place.length;
     look_at_window();
@@ -144,6 +148,7 @@ bool Sender::may_send(std::uint64_t layer_index) const noexcept {
 
 void Sender::send(const ChunkPlace& place, std::uint32_t crc, Payload payload) {
     tell_kept();
+    ++pieces_;
     FrameHeader header = place.frame();
     header.payload_crc = crc;
     link_->post_chunk(header, std::move(payload));
@@ -163,10 +168,20 @@ void Sender::charge() noexcept {
     charged_bytes_ = sent;
 }
 
-void Sender::commit(const Digest& root, std::vector<std::vector<float>> late_logits) {
+// Under a limit of the rate, what was sent is on its way as long as that rate takes.
+void Sender::look_at_layers() {
+    if (!bucket_.open()) return;
+    const std::uint64_t acknowledged = pieces_ - std::min(pieces_, link_->unacknowledged_pieces() + kept_);
+    for (; !given_.empty() && given_.front().second <= acknowledged; given_.pop_front())
+        times_.layers_end(given_.front().first + 1, now_);
+}
+
+void Sender::commit(const Digest& root, std::vector<std::vector<float>> late_logits,
+                    std::vector<std::int32_t> late_pending) {
     tell_kept();
     root_ = root;
-    link_->post(FrameKind::commit, encode(Commit{root, std::move(late_logits)}));
+    times_.commit_begins(now_);
+    link_->post(FrameKind::commit, encode(Commit{root, std::move(late_logits), std::move(late_pending)}));
     stage_ = Stage::committing;
 }
 

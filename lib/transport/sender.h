@@ -1,5 +1,6 @@
 // The sending side of hkv-mpi 1 as a state machine: HELLO, OFFER, chunks as far as credit and window allow, COMMIT.
 #pragma once
+#include <deque>
 #include <optional>
 #include <string>
 #include <utility>
@@ -8,6 +9,7 @@
 #include "transport/chunk_plan.h"
 #include "transport/link.h"
 #include "transport/token_bucket.h"
+#include "transport/transfer_times.h"
 
 namespace hetero::transport {
 
@@ -36,12 +38,19 @@ public:
     // Whether the piece of layer `layer_index` may be sent now.
     [[nodiscard]] bool may_send(std::uint64_t layer_index) const noexcept;
     void send(const ChunkPlace& place, std::uint32_t crc, Payload payload);
+    // All that was sent has left, as the limit of the rate has it: COMMIT may follow.
+    [[nodiscard]] bool may_commit() const noexcept { return bucket_.open(); }
     // Once accepted: the CRC-32C of this piece where the receiver holds it.
     [[nodiscard]] std::optional<std::uint32_t> held(std::uint64_t piece) const noexcept;
     // In place of send(), where the receiver holds the same bytes.
     void keep(const ChunkPlace& place);
     [[nodiscard]] std::uint64_t kept_bytes() const noexcept { return kept_bytes_; }
-    void commit(const Digest& root, std::vector<std::vector<float>> late_logits = {});
+    void commit(const Digest& root, std::vector<std::vector<float>> late_logits = {},
+                std::vector<std::int32_t> late_pending = {});
+    // For times(): a layer is there to be sent; all its pieces have been given to send() or keep().
+    void layer_begins(TimePoint now) { times_.layer_begins(now); }
+    void layer_given(std::uint64_t layer_index) { given_.emplace_back(layer_index, pieces_); }
+    [[nodiscard]] const TransferTimes& times() const noexcept { return times_; }
     [[nodiscard]] bool committed() const noexcept { return stage_ == Stage::committed; }
     [[nodiscard]] bool started() const noexcept { return stage_ != Stage::idle; }
     // The sink is gone without commit(). Whoever knows why has a moment to say so before the peer is told without a
@@ -58,6 +67,7 @@ private:
     Status take_credit(std::uint64_t layers);
     void tell_kept();
     void look_at_window() noexcept;
+    void look_at_layers();
 
     Link* link_;
     TokenBucket bucket_;
@@ -72,6 +82,10 @@ private:
     std::uint64_t kept_ = 0;  // pieces that the receiver has not been told to keep
     std::uint64_t kept_bytes_ = 0;
     Digest root_{};
+    TransferTimes times_;
+    TimePoint now_{};
+    std::uint64_t pieces_ = 0;                                   // sent or kept so far
+    std::deque<std::pair<std::uint64_t, std::uint64_t>> given_;  // layers, and pieces_ after each; unacknowledged
     bool abandoned_ = false;
     std::optional<TimePoint> abandoned_at_;
 };

@@ -7,7 +7,7 @@ here=$(dirname "${BASH_SOURCE[0]}")
 : "${HETERO_TESTDATA:=$here/../../testdata}"
 : "${HETERO_BIN:?directory of the tools}"
 PATH=$HETERO_BIN:$PATH
-tools=(hetero-prefill hetero-decode hetero-convert kv-quantize kv-send kv-verify kv-calibrate hw-probe)
+tools=(hetero-prefill hetero-decode hetero-convert kv-quantize kv-send kv-verify kv-calibrate hw-probe hetero-plan)
 tiny=$HETERO_TESTDATA/golden/tiny/gguf/llama-f32.gguf
 export LC_ALL=C
 

@@ -205,7 +205,7 @@ Result<Delivery> read_delivery(const OptionTable& table, const DeliveryOptions& 
     bool to_link = false;
     if (!output.empty()) {
         HETERO_TRY(const transport::Endpoint endpoint, transport::parse_endpoint(output));
-        to_link = endpoint.kind == transport::EndpointKind::mpi;
+        to_link = endpoint.is_link();
     }
     std::string wire = options.wire_dtype;
     if (!to_link && table.on_command_line("wire-dtype")) {

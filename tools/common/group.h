@@ -40,6 +40,10 @@ public:
     Result<kv::Layer> layer(const engine::Session& session, std::uint32_t layer) const {
         return shards_ ? session.export_layer(layer) : session.gather_layer(layer);
     }
+    // Of one that prefill() has completed, with `end` tokens: see Session::observe_layers().
+    Result<kv::Layer> layer(const engine::Session& session, std::uint32_t layer, std::uint64_t end) const {
+        return shards_ ? session.export_layer(layer, end) : session.gather_layer(layer, end);
+    }
     // Of all layers.
     Result<std::vector<kv::Layer>> layers(const engine::Session& session) const;
     // To where; `header` becomes that of the state of all, or of this rank's shard. Shards are committed on all ranks

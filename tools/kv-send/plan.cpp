@@ -218,7 +218,7 @@ Status plan(Tool& tool, const Route& route, const transport::Endpoint& input, co
         tool.note("{} as it is, {} converted: let the receiver convert it (--dtype there)",
                   format_bytes(read.payload_bytes()), format_bytes(sent.payload_bytes()));
     HETERO_TRY(const transport::TransferPlan plan, transport::plan_transfer(sent));
-    const bool to_rank = output && output->kind == transport::EndpointKind::mpi;
+    const bool to_rank = output && output->is_link();
     if (output && output->kind == transport::EndpointKind::file)
         HETERO_CHECK(check_space(output->path, sent.payload_bytes()));
     std::size_t files = 0;

@@ -32,6 +32,12 @@ public:
     Status write_shared(std::shared_ptr<const kv::Layer> layer) override {
         return inner_->write_shared(std::move(layer));
     }
+    Status complete(const kv::Header& header) override {
+        kv::Header noted = header;
+        if (noted.shard.tp_rank != 0)
+            for (kv::Sequence& sequence : noted.sequences) sequence.logits.clear();
+        return inner_->complete(noted);
+    }
     Status commit() override { return inner_->commit(); }
     void abort(const Error& reason) noexcept override { inner_->abort(reason); }
     [[nodiscard]] const std::string& name() const noexcept override { return inner_->name(); }
@@ -107,6 +113,7 @@ Result<Route> Route::plan(const std::string& input, const std::string& output, s
         route.transfer_.hold_shards = true;
         route.transfer_.shards = to_file;
     }
+    route.pages_ = (from.kind == EndpointKind::file && is_pages(from.path)) || (to_file && is_pages(output));
     route.sets_ = tp > 1 || from.ranks > 1 || (to && to->ranks > 1);
     if (route.sets_ && from.kind == EndpointKind::pipe)
         return fail(Errc::usage, "{}: - cannot be read by ranks that share a state; name a file", output);
@@ -136,9 +143,10 @@ Result<Route> Route::plan(const std::string& input, const std::string& output, s
     return route;
 }
 
-Result<OpenedSource> Route::open_input(const Tool& tool, const Endpoint& input) {
+Result<OpenedSource> Route::open_input(const Tool& tool, const Endpoint& input,
+                                       const transport::TransportOptions& options) {
     Communicator& group = transport::group();
-    if (!files_ && group.size() == 1) return open_source(tool, input, transfer_.transport(tool), "send");
+    if (!files_ && group.size() == 1) return open_source(tool, input, options, "send");
     const auto start = std::chrono::steady_clock::now();
     OpenedSource opened;
     if (files_) {
@@ -153,25 +161,26 @@ Result<OpenedSource> Route::open_input(const Tool& tool, const Endpoint& input) 
         }
         opened.seconds = seconds_since(start);
     } else {
-        HETERO_TRY(opened.source, transport::open_source(input, transfer_.transport(tool)));
+        HETERO_TRY(opened.source, transport::open_source(input, options));
     }
     opened.source = with_progress(tool, "send", std::move(opened.source));
     return opened;
 }
 
-Result<std::unique_ptr<kv::Sink>> Route::open_one(const Tool& tool, const Endpoint& output) const {
+Result<std::unique_ptr<kv::Sink>> Route::open_one(const Endpoint& output,
+                                                  const transport::TransportOptions& options) const {
     if (output.kind == EndpointKind::file && is_pages(output.path))
-        return kv::create_pages(output.path, layout_, tool.overwrite());
-    return transport::open_sink(output, transfer_.transport(tool));
+        return kv::create_pages(output.path, layout_, options.overwrite);
+    return transport::open_sink(output, options);
 }
 
-Result<std::unique_ptr<kv::Sink>> Route::open_output(Tool& tool, const std::vector<Endpoint>& outputs) const {
-    const transport::TransportOptions options = transfer_.transport(tool);
+Result<std::unique_ptr<kv::Sink>> Route::open_output(Tool& tool, const std::vector<Endpoint>& outputs,
+                                                     const transport::TransportOptions& options) const {
     const Endpoint& first = outputs.front();
     if (split_ > 1) {
         std::vector<std::unique_ptr<kv::Sink>> sinks;
         for (const Endpoint& output : outputs) {
-            HETERO_TRY(sinks.emplace_back(), open_one(tool, output));
+            HETERO_TRY(sinks.emplace_back(), open_one(output, options));
         }
         return noted(tool, kv::split_heads(std::move(sinks), kv::cuts_for_ranks(split_), output_), split_);
     }
@@ -179,7 +188,7 @@ Result<std::unique_ptr<kv::Sink>> Route::open_output(Tool& tool, const std::vect
     if (transfer_.shards) {
         HETERO_TRY(sink, open_own_shard(first, options));
     } else {
-        HETERO_TRY(sink, open_one(tool, first));
+        HETERO_TRY(sink, open_one(first, options));
     }
     // Whoever divides it says so; what comes from other ranks has been told.
     if (!files_ || receivers_ == 1) return sink;

@@ -31,15 +31,21 @@ public:
     [[nodiscard]] std::uint32_t senders() const noexcept { return senders_; }
     [[nodiscard]] std::uint32_t receivers() const noexcept { return receivers_; }
     [[nodiscard]] bool over_mpi_sets() const noexcept { return sets_; }
+    // One whole state from one place to another, in hetero-kv or by messages.
+    [[nodiscard]] bool is_plain() const noexcept { return !sets_ && split_ == 1 && !pages_; }
     // Who gives whom which heads, where the files of the state were opened.
     [[nodiscard]] const std::vector<kv::ShardLink>& links() const noexcept { return links_; }
 
     // After prepare_endpoints(): what this process reads, and where it writes it.
-    Result<OpenedSource> open_input(const Tool& tool, const transport::Endpoint& input);
-    Result<std::unique_ptr<kv::Sink>> open_output(Tool& tool, const std::vector<transport::Endpoint>& outputs) const;
+    Result<OpenedSource> open_input(const Tool& tool, const transport::Endpoint& input,
+                                    const transport::TransportOptions& options);
+    Result<std::unique_ptr<kv::Sink>> open_output(Tool& tool, const std::vector<transport::Endpoint>& outputs,
+                                                  const transport::TransportOptions& options) const;
 
 private:
-    [[nodiscard]] Result<std::unique_ptr<kv::Sink>> open_one(const Tool& tool, const transport::Endpoint& output) const;
+    [[nodiscard]] Result<std::unique_ptr<kv::Sink>> open_one(const transport::Endpoint& output,
+                                                             const transport::TransportOptions& options) const;
+
     std::vector<std::string> outputs_;
     std::string output_;
     TransferOptions transfer_;
@@ -47,7 +53,7 @@ private:
     std::vector<kv::ShardLink> links_;
     kv::PageLayout layout_;
     std::uint32_t senders_ = 1, receivers_ = 1, split_ = 1;
-    bool sets_ = false;
+    bool sets_ = false, pages_ = false;
 };
 
 }  // namespace hetero::tool

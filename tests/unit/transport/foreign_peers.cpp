@@ -50,7 +50,7 @@ TEST_CASE("peers that break the protocol are named and refused") {
         auto sent = frame(FrameKind::hello, encode(later));
         const auto error = receiver_meets({sent});
         REQUIRE(error);
-        CHECK(error->message.find("hkv-mpi 4 to 5") != std::string::npos);
+        CHECK(error->message.find("the sender speaks hkv-mpi 4 to 5, the receiver 1 to 3") != std::string::npos);
     }
     SUBCASE("an OFFER of version 1 in a conversation of version 2, and the other way round") {
         Hello later = hello_for(state);

@@ -121,6 +121,15 @@ TEST_CASE("logits that come with COMMIT") {
         CHECK(transfer.identical());
         CHECK(transfer.receiver().header().sequences[0].logits == whole.header.sequences[0].logits);
         CHECK(transfer.receiver().header().sequences[1].logits == whole.header.sequences[1].logits);
+        CHECK(transfer.receiver().header().sequences[0].pending_token == state.header.sequences[0].pending_token);
+    }
+    SUBCASE("and a token that was chosen meanwhile") {
+        transfer.late_logits.resize(2);
+        transfer.late_pending = {5, -1};
+        transfer.run();
+        REQUIRE(transfer.receiver().confirmed());
+        CHECK(transfer.receiver().header().sequences[0].pending_token == 5);
+        CHECK(transfer.receiver().header().sequences[1].pending_token == state.header.sequences[1].pending_token);
     }
     SUBCASE("of another vocabulary are refused") {
         transfer.late_logits = {{1, 2, 3}, {}};

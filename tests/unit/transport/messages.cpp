@@ -323,6 +323,11 @@ TEST_CASE("KEEP and COMMIT") {
     REQUIRE_MESSAGE(decoded, decoded.error().message);
     CHECK(decoded->root == commit.root);
     CHECK(decoded->logits == commit.logits);
+    CHECK(decoded->pending_tokens == std::vector<std::int32_t>{-1, -1, -1});
+    commit.pending_tokens = {7, -1};
+    const auto chosen = decode_commit(encode(commit), 3);
+    REQUIRE(chosen);
+    CHECK(chosen->pending_tokens == std::vector<std::int32_t>{7, -1, -1});
     CHECK_FALSE(decode_commit(bytes, 0));
     CHECK_FALSE(decode_commit(bytes, 2));
     CHECK_FALSE(decode_commit(bytes, 4));

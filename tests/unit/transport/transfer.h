@@ -73,6 +73,7 @@ public:
     }
     OfferOptions offer;
     std::vector<std::vector<float>> late_logits;
+    std::vector<std::int32_t> late_pending;
 
     double sender_starts_at_s = 0, receiver_opens_at_s = 0, receiver_pause_s = 0;
 
@@ -107,7 +108,9 @@ private:
             commit_sent_ = true;
             kv::Header header = state_->header;
             for (std::size_t i = 0; i < late_logits.size(); ++i) header.sequences[i].logits = late_logits[i];
-            sender_.commit(kv::root_digest(header, tables_), late_logits);
+            for (std::size_t i = 0; i < late_pending.size(); ++i)
+                if (late_pending[i] >= 0) header.sequences[i].pending_token = late_pending[i];
+            sender_.commit(kv::root_digest(header, tables_), late_logits, late_pending);
         }
     }
 
@@ -137,6 +140,7 @@ private:
         if (receiver_.root() && layers_.size() == total_layers(receiver_.header())) {
             const Digest own = kv::root_digest(receiver_.header(), received_tables_);
             if (own == *receiver_.root()) {
+                receiver_.agree();
                 receiver_.confirm();
             } else {
                 receiver_.refuse_root(own);

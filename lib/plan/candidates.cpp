@@ -1,0 +1,356 @@
+#include "plan/candidates.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "plan/cost.h"
+#include "plan/link.h"
+
+namespace hetero::plan {
+namespace {
+
+constexpr double no_rate = 1e300;
+
+struct Built {
+    sched::WorkerConfig worker;
+    bool verified = true;
+    std::vector<std::string> assumed;
+    std::string inadmissible;
+    double missing_bytes = 0;
+};
+
+// One instance of `tp` devices of a side.
+Built build(const Problem& problem, std::size_t index, sched::Role role, std::uint32_t tp, const std::string& dtype,
+            const KvFormat& resident, sched::Sharing sharing) {
+    const Side& side = problem.sides[index];
+    Built out;
+    auto found = rates_of(side.device, problem.shape, dtype, resident.attention_dtype);
+    if (!found) {
+        out.inadmissible = found.error().message;
+        return out;
+    }
+    StageRates rates = found->rates;
+    out.verified = found->verified;
+    out.assumed = std::move(found->assumed);
+    if (dtype == problem.shape.stored_dtype && problem.shape.stored_bytes > 0 && side.device.products.empty())
+        rates.bytes_per_weight = problem.shape.stored_bytes / problem.shape.stored_params;
+    if (tp > 1) {
+        if (side.exchange_bytes_per_s) {
+            rates.exchange_bytes_per_s = *side.exchange_bytes_per_s;
+        } else {
+            rates.exchange_bytes_per_s = UsualFractions{}.exchange * 100e9;
+            out.verified = false;
+            out.assumed.push_back(
+                fmt::format("{}: 70 GB/s between devices, as no link inside the machine is in the profile", side.name));
+        }
+    }
+    const double prompt = problem.workload.prompt_tokens;
+    out.worker.role = role;
+    out.worker.policy.sharing = sharing;
+    out.worker.policy.max_sequences = problem.max_sequences;
+    out.worker.policy.chunk_tokens = problem.chunk_tokens;
+    out.worker.prefill = prefill_timing(problem.shape, rates, tp, prompt);
+    out.worker.decode = decode_timing(problem.shape, rates, tp, resident.bytes_per_token, problem.max_sequences);
+    if (side.stages && tp == 1) {
+        const auto prefill = fit_prefill(*side.stages);
+        if (prefill) out.worker.prefill = *prefill;
+        const auto decode = fit_decode(*side.stages, out.worker.decode);
+        if (decode) out.worker.decode = *decode;
+        if (prefill && decode) {
+            out.verified = true;
+            out.assumed.clear();
+        }
+    }
+    const double memory = static_cast<double>(side.device.memory_bytes.value_or(0)) * problem.usable_memory;
+    const double weights = weight_bytes(problem.shape, rates.bytes_per_weight) / tp;
+    // Activations of the tokens in flight: a few vectors of the hidden width in f32.
+    const double activations = 16.0 * problem.shape.hidden * problem.chunk_tokens;
+    const double free = memory - weights - activations;
+    out.worker.kv = kv_size(problem.shape, resident.bytes_per_token, kv_replication(problem.shape, tp));
+    const double tokens = prompt + (role == sched::Role::prefill ? 0 : problem.workload.output_tokens);
+    const double needed = out.worker.kv.bytes(tokens) / tp;
+    if (!side.device.memory_bytes) {
+        out.inadmissible = fmt::format("{}: the profile does not say how much memory there is", side.name);
+    } else if (free < needed) {
+        out.missing_bytes = needed - free;
+        out.inadmissible = fmt::format(
+            "{}, {} device{}: {:.2f} GB of weights and {:.3f} GB of KV of one request do not fit {:.2f} GB; {:.2f} GB "
+            "are missing on each",
+            side.name, tp, tp > 1 ? "s" : "", weights / 1e9, needed / 1e9, memory / 1e9, out.missing_bytes / 1e9);
+    } else {
+        out.worker.kv_capacity_bytes = static_cast<std::uint64_t>(free * tp);
+    }
+    return out;
+}
+
+std::vector<std::uint32_t> degrees(const ModelShape& shape, const Side& side) {
+    std::vector<std::uint32_t> out;
+    const auto count = static_cast<std::uint32_t>(std::max(side.device.count, 1));
+    for (std::uint32_t tp = 1; tp <= count; ++tp)
+        if (count % tp == 0 && shape.n_heads % tp == 0) out.push_back(tp);
+    return out;
+}
+
+// 1, 2, 3, 4, 6, 8, 12 ... up to `most`, which is among them.
+std::vector<std::uint32_t> counts(std::uint32_t most) {
+    std::vector<std::uint32_t> out;
+    for (std::uint32_t n = 1; n < most; n = n < 4 ? n + 1 : n + n / 2) out.push_back(n);
+    if (most > 0) out.push_back(most);
+    return out;
+}
+
+void add_group(const Problem& problem, Candidate& candidate, const Group& group, const Built& built) {
+    candidate.groups.push_back(group);
+    for (std::uint32_t i = 0; i < group.instances; ++i) candidate.deployment.workers.push_back(built.worker);
+    candidate.verified = candidate.verified && built.verified;
+    for (const std::string& line : built.assumed)
+        if (std::find(candidate.assumed.begin(), candidate.assumed.end(), line) == candidate.assumed.end())
+            candidate.assumed.push_back(line);
+    if (candidate.inadmissible.empty()) candidate.inadmissible = built.inadmissible;
+    candidate.missing_bytes = std::max(candidate.missing_bytes, built.missing_bytes);
+    static_cast<void>(problem);
+}
+
+// Whole machines are paid for.
+void add_cost(const Problem& problem, Candidate& candidate) {
+    std::vector<double> devices(problem.sides.size(), 0);
+    for (const Group& group : candidate.groups) devices[group.side] += double{1} * group.tp * group.instances;
+    double usd = 0;
+    bool known = true;
+    for (std::size_t s = 0; s < devices.size(); ++s) {
+        if (devices[s] == 0) continue;
+        const double machines = std::ceil(devices[s] / std::max(problem.sides[s].device.count, 1));
+        candidate.machines += static_cast<std::uint32_t>(machines);
+        known = known && problem.sides[s].usd_per_hour.has_value();
+        usd += machines * problem.sides[s].usd_per_hour.value_or(0);
+    }
+    if (known) candidate.usd_per_hour = usd;
+}
+
+void finish(const Problem& problem, Candidate candidate, SearchResult& out) {
+    add_cost(problem, candidate);
+    if (candidate.inadmissible.empty()) estimate(problem, candidate);
+    out.candidates.push_back(std::move(candidate));
+}
+
+void add_colocated(const Problem& problem, std::size_t s, SearchResult& out) {
+    const Side& side = problem.sides[s];
+    for (const std::string& dtype : side.dtypes) {
+        for (const KvFormat& resident : problem.formats) {
+            if (resident.wire_only) continue;
+            for (const std::uint32_t tp : degrees(problem.shape, side)) {
+                for (const auto sharing :
+                     {sched::Sharing::prompts_first, sched::Sharing::chunked, sched::Sharing::time_sliced}) {
+                    const Built built = build(problem, s, sched::Role::both, tp, dtype, resident, sharing);
+                    for (const std::uint32_t n : counts(side.devices() / tp)) {
+                        Candidate candidate;
+                        candidate.kind = sharing == sched::Sharing::time_sliced ? Kind::time_sliced : Kind::colocated;
+                        candidate.sharing = sharing;
+                        candidate.wire = candidate.resident = resident;
+                        add_group(problem, candidate, {s, sched::Role::both, tp, n, dtype}, built);
+                        finish(problem, std::move(candidate), out);
+                        if (!built.inadmissible.empty()) break;  // more of them do not help
+                    }
+                }
+            }
+        }
+    }
+}
+
+// Both sides with all they have, each for itself.
+void add_side_by_side(const Problem& problem, SearchResult& out) {
+    if (problem.sides.size() < 2) return;
+    const KvFormat& resident = problem.formats.front();
+    for (const auto sharing : {sched::Sharing::prompts_first, sched::Sharing::chunked}) {
+        Candidate candidate;
+        candidate.kind = Kind::side_by_side;
+        candidate.sharing = sharing;
+        candidate.wire = candidate.resident = resident;
+        for (std::size_t s = 0; s < 2; ++s) {
+            const Side& side = problem.sides[s];
+            for (const std::uint32_t tp : degrees(problem.shape, side)) {  // the smallest that fits
+                if (side.dtypes.empty()) break;
+                const Built built = build(problem, s, sched::Role::both, tp, side.dtypes.front(), resident, sharing);
+                if (!built.inadmissible.empty()) continue;
+                add_group(problem, candidate, {s, sched::Role::both, tp, side.devices() / tp, side.dtypes.front()},
+                          built);
+                break;
+            }
+        }
+        if (candidate.groups.size() == 2) finish(problem, std::move(candidate), out);
+    }
+}
+
+struct Forms {
+    const KvFormat *wire, *resident;
+};
+
+// Sent as it stays, or made small for the link alone.
+std::vector<Forms> forms(const Problem& problem) {
+    std::vector<Forms> out;
+    const KvFormat& plain = problem.formats.front();
+    for (const KvFormat& format : problem.formats) {
+        if (!format.wire_only) out.push_back({&format, &format});
+        if (&format != &plain) out.push_back({&format, &plain});
+    }
+    return out;
+}
+
+void set_link(const Problem& problem, Candidate& candidate, std::uint32_t tp) {
+    sched::LinkTiming& link = candidate.deployment.link;
+    link.latency_s = problem.link->latency_s;
+    link.bytes_per_s = problem.link->bytes_per_s * (problem.link->verified ? 1 : UsualFractions{}.link);
+    link.kv = kv_size(problem.shape, candidate.wire.bytes_per_token,
+                      problem.shape.latent ? 1 : kv_replication(problem.shape, tp));
+    link.layers = problem.shape.n_layers;
+    // Below 512 tokens layers on their own cost more than they hide (Splitwise, https://arxiv.org/abs/2311.18677).
+    link.overlapped = problem.workload.prompt_tokens >= 512;
+    link.staging_fraction = candidate.wire.name == candidate.resident.name ? 0 : 1;
+    link.resident_prefix = problem.prefix_at_decoder ? 1 : 0;
+    candidate.verified = candidate.verified && problem.link->verified;
+    if (!problem.link->verified)
+        candidate.assumed.push_back(fmt::format("link: 70 % of the specified rate ({})", problem.link->source));
+    if (!candidate.wire.quantized) return;
+    const Side &from = problem.sides[candidate.groups[0].side], &to = problem.sides[candidate.groups[1].side];
+    const double values = problem.formats.front().bytes_per_token;
+    const bool decodes = candidate.wire.name != candidate.resident.name;
+    const CodecRates encode = codec_rates(from.device, candidate.wire.codec);
+    const CodecRates decode = codec_rates(to.device, candidate.wire.codec);
+    double seconds = 0;
+    const auto add = [&](double rate, bool verified, const Side& side, const char* what) {
+        if (rate <= 0) {
+            const double memory =
+                side.device.bandwidth.empty() ? 10e9 : side.device.bandwidth.back().read_gb_per_s.value_or(10) * 1e9;
+            seconds += values / (memory / 8);
+            candidate.verified = false;
+            candidate.assumed.push_back(
+                fmt::format("{}: {} {} at an eighth of the memory's rate", side.name, what, candidate.wire.codec));
+            return;
+        }
+        candidate.verified = candidate.verified && verified;
+        seconds += values / rate;
+    };
+    add(encode.encode_bytes_per_s, encode.verified, from, "quantizing");
+    if (decodes) add(decode.decode_bytes_per_s, decode.verified, to, "decoding");
+    link.convert_s_per_token = seconds;
+}
+
+void add_split(const Problem& problem, std::size_t p, std::size_t d, SearchResult& out) {
+    const Side &from = problem.sides[p], &to = problem.sides[d];
+    const bool same = p == d;
+    if (same && from.devices() < 2) return;
+    for (const std::string& p_dtype : from.dtypes) {
+        for (const std::string& d_dtype : to.dtypes) {
+            if (same && p_dtype != d_dtype) continue;
+            for (const Forms& form : forms(problem)) {
+                for (const std::uint32_t p_tp : degrees(problem.shape, from)) {
+                    const Built prefill = build(problem, p, sched::Role::prefill, p_tp, p_dtype,
+                                                problem.formats.front(), sched::Sharing::prompts_first);
+                    for (const std::uint32_t d_tp : degrees(problem.shape, to)) {
+                        const Built decode = build(problem, d, sched::Role::decode, d_tp, d_dtype, *form.resident,
+                                                   sched::Sharing::prompts_first);
+                        bool stop = false;
+                        for (const std::uint32_t n_p : counts(from.devices() / p_tp)) {
+                            const std::uint32_t left =
+                                same ? from.devices() - std::min(from.devices(), n_p * p_tp) : to.devices();
+                            for (const std::uint32_t n_d : counts(left / d_tp)) {
+                                Candidate candidate;
+                                candidate.kind = same ? Kind::split : Kind::hetero_split;
+                                candidate.wire = *form.wire;
+                                candidate.resident = *form.resident;
+                                candidate.deployment.first_token = problem.first_token;
+                                add_group(problem, candidate, {p, sched::Role::prefill, p_tp, n_p, p_dtype}, prefill);
+                                add_group(problem, candidate, {d, sched::Role::decode, d_tp, n_d, d_dtype}, decode);
+                                set_link(problem, candidate, d_tp);
+                                stop = !candidate.inadmissible.empty();
+                                finish(problem, std::move(candidate), out);
+                                if (stop) break;
+                            }
+                            if (stop) break;
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+}  // namespace
+
+void estimate(const Problem& problem, Candidate& candidate) {
+    const double n = problem.workload.prompt_tokens, p = problem.workload.cached_tokens;
+    const double o = problem.workload.output_tokens, context = n + o / 2;
+    double prefill_per_s = 0, decode_per_s = 0, both_per_s = 0;
+    std::string prefill_bound = "prefill compute", decode_bound = "decode memory bandwidth";
+    double slowest_prefill_s = 0, slowest_step_s = 0;
+    for (const sched::WorkerConfig& worker : candidate.deployment.workers) {
+        const double prefill_s = worker.prefill.seconds(n - p, n * n - p * p);
+        const double per_sequence = std::max(worker.kv.bytes(n + o), 1.0);
+        const double batch = std::clamp(std::floor(static_cast<double>(worker.kv_capacity_bytes) / per_sequence), 1.0,
+                                        static_cast<double>(problem.max_sequences));
+        const double step_s =
+            worker.decode.seconds(static_cast<std::size_t>(batch), batch * worker.kv.context(context));
+        const double alone_s = worker.decode.seconds(1, worker.kv.context(context));
+        const double sequence_s = std::max(o - 1, 0.0) * step_s / batch;
+        switch (worker.role) {
+            case sched::Role::both:
+                both_per_s += 1 / (prefill_s + sequence_s);
+                break;
+            case sched::Role::prefill:
+                prefill_per_s += 1 / prefill_s;
+                break;
+            case sched::Role::decode:
+                decode_per_s += sequence_s > 0 ? 1 / sequence_s : no_rate;
+                break;
+        }
+        if (worker.role != sched::Role::decode) slowest_prefill_s = std::max(slowest_prefill_s, prefill_s);
+        if (worker.role != sched::Role::prefill) {
+            slowest_step_s = std::max(slowest_step_s, alone_s);
+            if (worker.prefill.floor_s >= prefill_s - worker.prefill.overhead_s)
+                prefill_bound = "prefill memory bandwidth";
+            const double read = worker.decode.weights(static_cast<std::size_t>(batch)) +
+                                batch * context * worker.decode.read_per_context_token_s;
+            const double compute =
+                batch * (worker.decode.compute_per_sequence_s + context * worker.decode.compute_per_context_token_s);
+            if (compute > read) decode_bound = "decode compute";
+            if (batch < problem.max_sequences) decode_bound += ", batch bounded by memory";
+        }
+    }
+    candidate.ttft_alone_s = slowest_prefill_s;
+    candidate.itl_alone_s = slowest_step_s;
+    if (!is_split(candidate.kind)) {
+        candidate.capacity_per_s = both_per_s;
+        const double step_share = slowest_prefill_s < std::max(o - 1, 0.0) * slowest_step_s ? 1 : 0;
+        candidate.binding = step_share > 0 ? decode_bound : prefill_bound;
+        return;
+    }
+    const sched::LinkTiming& link = candidate.deployment.link;
+    const double sent = n - link.resident_prefix * p;
+    candidate.state_bytes = link.kv.bytes(sent);
+    const sched::Transfer transfer = link.transfer(candidate.state_bytes, n, slowest_prefill_s);
+    candidate.transfer_alone_s = transfer.whole_s;
+    candidate.visible_alone_s = transfer.visible_s;
+    candidate.convert_s = n * link.convert_s_per_token;
+    if (candidate.deployment.first_token == sched::FirstToken::decode) candidate.ttft_alone_s += transfer.visible_s;
+    const double link_per_s =
+        transfer.occupied_s > 0 ? candidate.groups.front().instances / transfer.occupied_s : no_rate;
+    candidate.capacity_per_s = std::min({prefill_per_s, decode_per_s, link_per_s});
+    candidate.binding = candidate.capacity_per_s == link_per_s      ? "link"
+                        : candidate.capacity_per_s == prefill_per_s ? prefill_bound
+                                                                    : decode_bound;
+}
+
+void add_candidates(const Problem& problem, SearchResult& out) {
+    for (std::size_t s = 0; s < problem.sides.size(); ++s) add_colocated(problem, s, out);
+    add_side_by_side(problem, out);
+    if (!problem.link) {
+        out.notes.emplace_back(
+            "no split is compared: the rate of the link is not known; give --link, or a fleet's profile");
+        return;
+    }
+    for (std::size_t p = 0; p < problem.sides.size(); ++p)
+        for (std::size_t d = 0; d < problem.sides.size(); ++d) add_split(problem, p, d, out);
+}
+
+}  // namespace hetero::plan

@@ -1,0 +1,47 @@
+// A deployment plan: what hetero-plan decided, as a file. hetero-deploy(5) describes it.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "plan/verdict.h"
+
+namespace hetero::plan {
+
+struct DeploymentPlan {
+    std::string tool, verdict;
+    std::vector<std::string> reasons;
+    std::string model;  // for people
+    struct Stage {
+        std::string machine, dtype;
+        std::uint32_t machines = 1, instances = 1, tp = 1;
+        friend bool operator==(const Stage&, const Stage&) = default;
+    };
+    Stage prefill;
+    std::optional<Stage> decode;                 // none: prefill's instances have both stages
+    std::string sharing;                         // of instances that have both
+    std::string wire = "f16", resident = "f16";  // codecs (hetero-quant(7)), or "plan"
+    std::string precision_plan;                  // a file of kv-calibrate, beside this one; empty: none
+    std::string first_token = "prefill";
+    std::uint32_t prompt_tokens = 0, cached_tokens = 0, output_tokens = 0;
+    double rate_per_s = 0;
+    double ttft_p50_ms = 0, ttft_p99_ms = 0, itl_p50_ms = 0, itl_p99_ms = 0, attainment = 0;  // predicted
+    double link_bytes = 0, link_ms = 0;                                                       // of one state
+    friend bool operator==(const DeploymentPlan&, const DeploymentPlan&) = default;
+};
+
+// bad_input: unknown keys (the nearest is named), numbers out of range, another version.
+Result<DeploymentPlan> parse_deployment_plan(std::string_view text, const std::string& name);
+[[nodiscard]] std::string to_toml(const DeploymentPlan& plan);
+
+// Of a decision that chose something.
+[[nodiscard]] DeploymentPlan plan_of(const Problem& problem, const Candidate& candidate, const Decision& decision);
+
+// A batch script of Slurm for the plan: one job, or a heterogeneous one where prefill and decode are on unlike
+// machines. A name that no shell may see is refused: usage.
+Result<std::string> slurm_script(const DeploymentPlan& plan, const std::string& model_path);
+
+}  // namespace hetero::plan

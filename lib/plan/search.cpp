@@ -1,0 +1,168 @@
+#include "plan/search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "base/statistics.h"
+#include "plan/candidates.h"
+#include "sched/arrivals.h"
+
+namespace hetero::plan {
+namespace {
+
+constexpr std::size_t played_of_a_kind = 6;
+constexpr double shown_load = 0.8;  // of the goodput, where no rate was asked for
+
+std::vector<sched::Request> requests_of(const Problem& problem, double rate_per_s, std::uint32_t count) {
+    const Workload& load = problem.workload;
+    if (!load.trace.empty()) return sched::resampled(load.trace, count, rate_per_s, problem.seed);
+    return sched::poisson_requests(
+        {count, rate_per_s, load.prompt_tokens, load.cached_tokens, load.output_tokens, problem.seed});
+}
+
+// The highest rate at which enough requests keep the goals; of estimates where there are none.
+Result<double> goodput(const Problem& problem, const Candidate& candidate) {
+    const double most = candidate.capacity_per_s;
+    if (!problem.goals.any()) return most * 0.9;
+    const auto keeps = [&](double rate) -> Result<bool> {
+        HETERO_TRY(const Figures figures, play(problem, candidate, rate, 0));
+        return figures.attainment >= problem.goals.attainment;
+    };
+    double low = 0, high = most;
+    HETERO_TRY(const bool at_all, keeps(most * 1e-3));
+    if (!at_all) return 0.0;
+    low = most * 1e-3;
+    HETERO_TRY(const bool at_most, keeps(most));
+    if (at_most) return most;
+    for (int i = 0; i < 9; ++i) {
+        const double middle = (low + high) / 2;
+        HETERO_TRY(const bool fine, keeps(middle));
+        (fine ? low : high) = middle;
+    }
+    return low;
+}
+
+// Worth playing: what could be best. Estimated capacity for its cost, those first whose latencies alone keep the goals.
+double promise(const Problem& problem, const Candidate& candidate) {
+    const double cost = candidate.usd_per_hour.value_or(candidate.machines);
+    double value = candidate.capacity_per_s / std::max(cost, 1e-9);
+    if (candidate.ttft_alone_s > problem.goals.ttft_s || candidate.itl_alone_s > problem.goals.itl_s) value *= 1e-6;
+    if (problem.workload.rate_per_s && candidate.capacity_per_s < *problem.workload.rate_per_s) value *= 1e-3;
+    return value;
+}
+
+bool better(const Candidate& a, const Candidate& b) {
+    if (a.keeps_goals != b.keeps_goals) return a.keeps_goals;
+    if (a.goodput_per_cost() != b.goodput_per_cost()) return a.goodput_per_cost() > b.goodput_per_cost();
+    if (a.machines != b.machines) return a.machines < b.machines;
+    return a.ttft_alone_s < b.ttft_alone_s;
+}
+
+Status check(const Problem& problem) {
+    const Workload& load = problem.workload;
+    if (problem.sides.empty() || problem.sides.size() > 2) return fail(Errc::usage, "one or two kinds of machines");
+    if (problem.formats.empty()) return fail(Errc::usage, "no form of KV to plan with");
+    if (load.prompt_tokens == 0 || load.output_tokens == 0) return fail(Errc::usage, "requests without tokens");
+    if (load.cached_tokens >= load.prompt_tokens)
+        return fail(Errc::usage, "{} of {} tokens of a prompt are cached; the last one never is", load.cached_tokens,
+                    load.prompt_tokens);
+    if (load.rate_per_s && !(*load.rate_per_s > 0)) return fail(Errc::usage, "a rate must be above 0");
+    if (problem.simulated_requests == 0) return fail(Errc::usage, "no requests to play");
+    if (problem.shape.n_layers == 0 || problem.shape.n_heads == 0) return fail(Errc::usage, "a model without layers");
+    return {};
+}
+
+}  // namespace
+
+std::string_view kind_name(Kind kind) noexcept {
+    switch (kind) {
+        case Kind::colocated:
+            return "colocated";
+        case Kind::time_sliced:
+            return "time-sliced";
+        case Kind::side_by_side:
+            return "side-by-side";
+        case Kind::split:
+            return "split";
+        case Kind::hetero_split:
+            return "hetero-split";
+    }
+    return "?";
+}
+
+bool is_split(Kind kind) noexcept { return kind == Kind::split || kind == Kind::hetero_split; }
+
+double Candidate::goodput_per_cost() const noexcept {
+    return goodput_per_s / std::max(usd_per_hour.value_or(machines), 1e-9);
+}
+
+Result<Figures> play(const Problem& problem, const Candidate& candidate, double rate_per_s, std::uint32_t requests) {
+    const std::uint32_t count = requests > 0 ? requests : problem.simulated_requests;
+    HETERO_TRY(const sched::Outcome outcome,
+               sched::simulate(candidate.deployment, requests_of(problem, rate_per_s, count),
+                               {problem.goals.ttft_s, problem.goals.itl_s}));
+    Figures out;
+    out.rate_per_s = rate_per_s;
+    out.ttft_mean_s = mean(outcome.ttft_s);
+    out.ttft_p50_s = percentile(outcome.ttft_s, 50);
+    out.ttft_p99_s = percentile(outcome.ttft_s, 99);
+    out.e2e_p50_s = percentile(outcome.e2e_s, 50);
+    out.e2e_p99_s = percentile(outcome.e2e_s, 99);
+    out.tpot_mean_s = mean(outcome.tpot_s);
+    out.itl_p50_s = outcome.itl.percentile_s(50);
+    out.itl_p99_s = outcome.itl.percentile_s(99);
+    out.attainment = outcome.attainment();
+    out.prefill_busy = outcome.prefill_busy;
+    out.decode_busy = outcome.decode_busy;
+    out.link_busy = outcome.link_busy;
+    out.batch_mean = outcome.batch_mean;
+    out.queue_s = outcome.queue_mean_s;
+    out.prefill_s = outcome.prefill_mean_s;
+    out.reserve_s = outcome.reserve_mean_s;
+    out.transfer_s = outcome.transfer_mean_s;
+    out.decode_s = outcome.decode_mean_s;
+    out.refused = outcome.refused;
+    out.peak_kv_bytes = outcome.peak_kv_bytes;
+    if (outcome.duration_s > 0)
+        out.output_tokens_per_s = static_cast<double>(outcome.output_tokens) / outcome.duration_s;
+    return out;
+}
+
+Result<SearchResult> search(const Problem& problem) {
+    HETERO_CHECK(check(problem));
+    SearchResult out;
+    add_candidates(problem, out);
+    std::stable_sort(out.candidates.begin(), out.candidates.end(), [&](const Candidate& a, const Candidate& b) {
+        if (a.inadmissible.empty() != b.inadmissible.empty()) return a.inadmissible.empty();
+        return promise(problem, a) > promise(problem, b);
+    });
+    std::map<Kind, std::size_t> played;
+    std::size_t left_out = 0;
+    for (Candidate& candidate : out.candidates) {
+        if (!candidate.inadmissible.empty()) continue;
+        if (played[candidate.kind]++ >= played_of_a_kind) {
+            ++left_out;
+            continue;
+        }
+        HETERO_TRY(candidate.goodput_per_s, goodput(problem, candidate));
+        candidate.played = true;
+        const double shown = problem.workload.rate_per_s.value_or(
+            shown_load * (candidate.goodput_per_s > 0 ? candidate.goodput_per_s : candidate.capacity_per_s));
+        HETERO_TRY(candidate.figures, play(problem, candidate, shown));
+        candidate.keeps_goals = candidate.figures->attainment >= problem.goals.attainment;
+        if (problem.workload.rate_per_s && *problem.workload.rate_per_s > candidate.capacity_per_s)
+            candidate.keeps_goals = false;
+        if (!problem.workload.rate_per_s) candidate.keeps_goals = candidate.goodput_per_s > 0;
+    }
+    if (left_out > 0)
+        out.notes.push_back(fmt::format("{} more deployments promise less by estimate and were not played", left_out));
+    std::stable_sort(out.candidates.begin(), out.candidates.end(), [](const Candidate& a, const Candidate& b) {
+        if (a.played != b.played) return a.played;
+        if (a.inadmissible.empty() != b.inadmissible.empty()) return a.inadmissible.empty();
+        return a.played && better(a, b);
+    });
+    return out;
+}
+
+}  // namespace hetero::plan

@@ -1,0 +1,93 @@
+#include <algorithm>
+
+#include "plan/deploy.h"
+
+namespace hetero::plan {
+namespace {
+
+// In single quotes, for a shell.
+Result<std::string> quoted(const std::string& text) {
+    if (std::any_of(text.begin(), text.end(), [](char c) { return c == '\n' || c == '\0' || c == '\r'; }))
+        return fail(Errc::usage, "a name with a line break cannot be put into a script");
+    std::string out = "'";
+    for (const char c : text) {
+        if (c == '\'') {
+            out += "'\\''";
+        } else {
+            out += c;
+        }
+    }
+    return out + "'";
+}
+
+std::string resources(const DeploymentPlan::Stage& stage, std::string_view feature) {
+    return fmt::format("#SBATCH --nodes={}\n#SBATCH --ntasks={}\n#SBATCH --constraint={}\n", stage.machines,
+                       stage.instances * stage.tp, feature);
+}
+
+std::string wire_option(const DeploymentPlan& plan) {
+    if (!plan.precision_plan.empty()) return " --plan \"$PLAN\"";
+    return plan.wire == "f16" ? "" : fmt::format(" --wire-dtype {}", plan.wire);
+}
+
+constexpr std::string_view head =
+    "#!/bin/bash\n"
+    "# Made by hetero-plan. Give the prompts of a shard: sbatch --export=ALL,PROMPTS=prompts.jsonl FILE\n"
+    "#SBATCH --job-name=hetero\n"
+    "#SBATCH --open-mode=append\n"
+    "#SBATCH --signal=B:USR1@30\n";
+
+constexpr std::string_view body =
+    "set -euo pipefail\n"
+    ": \"${PROMPTS:?a file of prompts, one JSON object a line}\"\n"
+    "OUT=${OUT:-results.$SLURM_JOB_ID.json}\n";
+
+}  // namespace
+
+Result<std::string> slurm_script(const DeploymentPlan& plan, const std::string& model_path) {
+    HETERO_TRY(const std::string model, quoted(model_path));
+    HETERO_TRY(const std::string precision, quoted(plan.precision_plan));
+    std::string out(head);
+    const std::string variables = fmt::format("MODEL={}\n", model) +
+                                  (plan.precision_plan.empty() ? std::string() : fmt::format("PLAN={}\n", precision));
+    if (!plan.decode) {
+        out += resources(plan.prefill, "compute") + std::string(body) + variables;
+        out +=
+            "# Both stages on one machine: the state goes through a file of the node.\n"
+            "STATE=${TMPDIR:-/tmp}/hetero.$SLURM_JOB_ID.h5\n"
+            "trap 'rm -f \"$STATE\"' EXIT\n"
+            "hetero-prefill -m \"$MODEL\" --jsonl \"$PROMPTS\" -o \"$STATE\"\n"
+            "hetero-decode -m \"$MODEL\" \"$STATE\" ";
+        out += fmt::format("-n {} --json >\"$OUT\"\n", plan.output_tokens);
+        return out;
+    }
+    // A heterogeneous job: rank 0 on a machine for prefill, the next on one for decode. srun with PMIx puts both into
+    // one MPI_COMM_WORLD; mpirun needs the hosts by name.
+    out += resources(plan.prefill, "compute") + "#SBATCH hetjob\n" + resources(*plan.decode, "bandwidth") +
+           std::string(body) + variables;
+    const std::uint32_t decode_rank = plan.prefill.tp;
+    const auto tp = [](std::uint32_t degree) { return degree > 1 ? fmt::format(" --tp {}", degree) : std::string(); };
+    out += fmt::format("prefill=(hetero-prefill -m \"$MODEL\" --jsonl \"$PROMPTS\"{}{} -o mpi:{})\n",
+                       tp(plan.prefill.tp), wire_option(plan), decode_rank);
+    out += fmt::format("decode=(hetero-decode -m \"$MODEL\" mpi:0{} -n {} --json)\n", tp(plan.decode->tp),
+                       plan.output_tokens);
+    out += fmt::format(
+        "if srun --mpi=list 2>&1 | grep -q pmix; then\n"
+        "  srun --mpi=pmix --het-group=0 --ntasks={0} \"${{prefill[@]}}\" : \\\n"
+        "       --het-group=1 --ntasks={1} \"${{decode[@]}}\" >\"$OUT\" </dev/null\n"
+        "else\n"
+        "  p=$(scontrol show hostnames \"$SLURM_JOB_NODELIST_HET_GROUP_0\" | paste -sd, -)\n"
+        "  d=$(scontrol show hostnames \"$SLURM_JOB_NODELIST_HET_GROUP_1\" | paste -sd, -)\n"
+        "  mpirun --oversubscribe --host \"$p,$d\" -n {0} \"${{prefill[@]}}\" : -n {1} \"${{decode[@]}}\" "
+        ">\"$OUT\" </dev/null\n"
+        "fi\n",
+        plan.prefill.tp, plan.decode->tp);
+    if (plan.prefill.instances > 1 || plan.decode->instances > 1)
+        out += fmt::format(
+            "# The plan has {} prefill and {} decode instances: submit one such job for each pair, with\n"
+            "# shards of the prompts (sbatch --array), as one job here is one pair.\n",
+            plan.prefill.instances, plan.decode->instances);
+    return out;
+}
+
+}  // namespace hetero::plan

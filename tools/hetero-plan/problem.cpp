@@ -1,0 +1,220 @@
+#include <algorithm>
+#include <filesystem>
+
+#include "hw/profile.h"
+#include "kv/precision_plan.h"
+#include "plan.h"
+#include "plan/trace.h"
+
+namespace hetero::tool {
+namespace {
+
+std::vector<std::string> words(std::string_view list) {
+    std::vector<std::string> out;
+    while (!list.empty()) {
+        const std::size_t comma = list.find(',');
+        if (comma != 0) out.emplace_back(list.substr(0, comma));
+        list.remove_prefix(comma == std::string_view::npos ? list.size() : comma + 1);
+    }
+    return out;
+}
+
+Result<hw::Device> device_of(const hw::Machine& machine, const std::string& wanted) {
+    const bool gpu = wanted == "gpu" || (wanted == "auto" && !machine.gpus.empty());
+    if (!gpu) return machine.cpu;
+    if (machine.gpus.empty()) return fail(Errc::bad_input, "machine {} has no GPU in its profile", machine.name);
+    if (machine.gpus.size() > 1)
+        return fail(Errc::bad_input, "machine {} has GPUs of {} kinds: give them profiles of their own", machine.name,
+                    machine.gpus.size());
+    return machine.gpus.front();
+}
+
+// Weights as they are stored, where the device has a path for them; of a configuration alone the first of the usual
+// types that it has.
+std::vector<std::string> dtypes_of(const hw::Device& device, const plan::ModelShape& shape, const std::string& asked) {
+    if (!asked.empty()) return words(asked);
+    if (!shape.stored_dtype.empty()) return {shape.stored_dtype};
+    const auto there = plan::executable_dtypes(device);
+    for (const char* usual : {"bf16", "f16"})
+        if (std::find(there.begin(), there.end(), usual) != there.end()) return {usual};
+    return there.empty() ? std::vector<std::string>{"bf16"} : std::vector<std::string>{there.front()};
+}
+
+Result<plan::Side> side_of(const hw::Machine& machine, const hw::Profile& fleet, const PlanOptions& options,
+                           const plan::ModelShape& shape, bool second) {
+    plan::Side side;
+    side.name = machine.name;
+    HETERO_TRY(side.device, device_of(machine, options.device));
+    side.machines = static_cast<std::uint32_t>(second ? options.machines_decode : options.machines) *
+                    static_cast<std::uint32_t>(std::max(machine.count, 1));
+    side.usd_per_hour = second ? options.price_decode : options.price;
+    side.dtypes =
+        dtypes_of(side.device, shape, second && !options.decode_dtype.empty() ? options.decode_dtype : options.dtype);
+    for (const hw::Link& link : fleet.links)
+        if (link.from == machine.name && link.to == machine.name && link.gb_per_s)
+            side.exchange_bytes_per_s = std::max(side.exchange_bytes_per_s.value_or(0), *link.gb_per_s * 1e9);
+    const std::string& stages = second ? options.stages_decode : options.stages;
+    if (!stages.empty()) {
+        HETERO_TRY(side.stages, plan::read_stage_profile(stages));
+    }
+    return side;
+}
+
+Status add_link(const hw::Profile& fleet, const PlanOptions& options, plan::Problem& problem) {
+    if (options.link_gb_per_s) {
+        problem.link =
+            plan::LinkRates{*options.link_gb_per_s * 1e9, options.link_latency_s, !options.link_specified, "as given"};
+        return {};
+    }
+    const std::string &from = problem.sides.front().name, &to = problem.sides.back().name;
+    for (const hw::Link& link : fleet.links) {
+        if (link.from != from || link.to != to || !link.gb_per_s) continue;
+        plan::LinkRates rates{*link.gb_per_s * 1e9, link.latency_us.value_or(0) / 1e6,
+                              link.origin == hw::Origin::measured,
+                              fmt::format("{} to {}{}{}", from, to, link.via.empty() ? "" : " by ", link.via)};
+        if (!problem.link || rates.bytes_per_s > problem.link->bytes_per_s) problem.link = rates;
+    }
+    return {};
+}
+
+Result<plan::KvFormat> format_of(const plan::ModelShape& shape, const std::string& text) {
+    HETERO_TRY(const quant::Spec spec, quant::parse_spec(text));
+    plan::KvFormat format;
+    format.name = quant::to_text(spec);
+    format.codec = spec.codec;
+    format.quantized = quant::find_codec(spec.codec)->quantized();
+    format.attention_dtype = format.quantized ? spec.codec : "f16";
+    HETERO_TRY(format.bytes_per_token, plan::kv_bytes_per_token(shape, spec, spec));
+    return format;
+}
+
+// The plan itself as a form, and which of the others it certifies.
+Status add_certificate(Tool& tool, const plan::DescribedModel& model, const std::string& path, plan::Problem& problem) {
+    HETERO_TRY(const kv::PrecisionPlan precision, kv::read_precision_plan(path));
+    if (model.model != nullptr) {
+        kv::Identity identity;
+        identity.arch_digest = model.model->arch_digest;
+        identity.lineage = model.model->lineage;
+        identity.weights_digest = model.model->weights_digest;
+        identity.n_layers = model.shape.n_layers;
+        identity.head_dim_k = model.shape.head_dim_k;
+        identity.head_dim_v = model.shape.head_dim_v;
+        HETERO_CHECK(kv::check_plan(precision, path, identity));
+        if (!kv::same_weights(precision, identity))
+            tool.note("{}: calibrated with other weights of the same source; its figures are theirs", path);
+    } else if (precision.k.size() != model.shape.n_layers) {
+        return fail(Errc::bad_input, "{}: the plan has {} layers, the model {}", path, precision.k.size(),
+                    model.shape.n_layers);
+    } else {
+        tool.note("{}: without weights it cannot be told whether it is of this model", path);
+    }
+    const bool passed = precision.gate && precision.gate->passed && precision.held_out;
+    if (!passed)
+        return fail(Errc::bad_input, "{}: is no certificate: it {}; calibrate with --epsilon and --held-out", path,
+                    !precision.gate           ? "holds no gate"
+                    : !precision.gate->passed ? "did not pass its gate"
+                                              : "was checked on no held-out text");
+    plan::KvFormat format;
+    format.name = "plan";
+    format.quantized = format.certified = true;
+    format.codec = precision.k.front().codec;
+    // Sinks and window are counted in the figure, as of the states that were measured.
+    format.bytes_per_token = precision.bits_per_value / 8 * model.shape.n_layers * model.shape.n_kv_heads *
+                             (double{1} * model.shape.head_dim_k + model.shape.head_dim_v);
+    const bool uniform = std::all_of(precision.k.begin(), precision.k.end(),
+                                     [&](const auto& spec) { return spec == precision.k.front(); }) &&
+                         precision.v == precision.k;
+    std::vector<plan::KvFormat> kept{problem.formats.front()};
+    for (plan::KvFormat& other : problem.formats) {
+        if (!other.quantized) continue;
+        if (uniform && precision.sinks == 0 && precision.window == 0 &&
+            quant::to_text(precision.k.front()) == other.name) {
+            other.certified = true;
+            kept.push_back(other);
+        } else {
+            tool.note("KV as {} is not what {} certifies: left out", other.name, path);
+        }
+    }
+    problem.formats = std::move(kept);
+    format.wire_only = true;
+    problem.formats.push_back(std::move(format));
+    return {};
+}
+
+Status add_work(const PlanOptions& options, plan::Problem& problem) {
+    plan::Workload& load = problem.workload;
+    load.rate_per_s = options.rate;
+    if (!options.trace.empty()) {
+        if (options.prompt != 0 || options.output != 0)
+            return fail(Errc::usage, "--trace has the lengths: --prompt and --output do not go with it");
+        HETERO_TRY(plan::Trace trace, plan::read_trace(options.trace));
+        load.prompt_tokens = static_cast<std::uint32_t>(trace.mean_prompt_tokens);
+        load.output_tokens = std::max(1U, static_cast<std::uint32_t>(trace.mean_output_tokens));
+        load.cached_tokens = std::min(load.prompt_tokens - 1,
+                                      static_cast<std::uint32_t>(trace.mean_prompt_tokens * trace.cached_fraction));
+        if (!load.rate_per_s && trace.duration_s > 0)
+            load.rate_per_s = static_cast<double>(trace.requests.size()) / trace.duration_s;
+        load.trace = std::move(trace.requests);
+        return {};
+    }
+    if (options.prompt == 0 || options.output == 0)
+        return fail(Errc::usage, "no work: give --prompt and --output, or --trace");
+    load.prompt_tokens = static_cast<std::uint32_t>(options.prompt);
+    load.output_tokens = static_cast<std::uint32_t>(options.output);
+    load.cached_tokens = std::min(load.prompt_tokens - 1,
+                                  static_cast<std::uint32_t>(static_cast<double>(options.prompt) * options.prefix_hit));
+    return {};
+}
+
+}  // namespace
+
+Result<Stated> state_problem(Tool& tool, const PlanOptions& options) {
+    if (options.model.empty()) return fail(Errc::usage, "no model: give one with --model");
+    if (options.hw.empty()) return fail(Errc::usage, "no machines: give a profile of hw-probe with --hw");
+    Stated out;
+    plan::Problem& problem = out.problem;
+    HETERO_CHECK(add_work(options, problem));
+    HETERO_TRY(hw::Profile fleet, hw::read_profile(options.hw));
+    HETERO_TRY(const plan::DescribedModel model, plan::describe_model(options.model));
+    problem.shape = model.shape;
+    if (!options.hw_decode.empty()) {
+        HETERO_TRY(const hw::Profile other, hw::read_profile(options.hw_decode));
+        if (fleet.machines.size() > 1 || other.machines.size() > 1)
+            return fail(Errc::usage, "--hw and --hw-decode each take the profile of one machine, or --hw a fleet's");
+        HETERO_TRY(problem.sides.emplace_back(), side_of(fleet.machines[0], fleet, options, model.shape, false));
+        HETERO_TRY(problem.sides.emplace_back(), side_of(other.machines[0], other, options, model.shape, true));
+        plan::Side &a = problem.sides[0], &b = problem.sides[1];
+        if (a.name == b.name) {
+            a.name += " (1)";
+            b.name += " (2)";
+        }
+    } else {
+        if (fleet.machines.size() > 2)
+            return fail(Errc::usage, "{}: has machines of {} kinds; plans are for one or two", options.hw,
+                        fleet.machines.size());
+        for (std::size_t i = 0; i < fleet.machines.size(); ++i) {
+            HETERO_TRY(problem.sides.emplace_back(), side_of(fleet.machines[i], fleet, options, model.shape, i > 0));
+        }
+    }
+    HETERO_CHECK(add_link(fleet, options, problem));
+    HETERO_TRY(plan::KvFormat plain, format_of(model.shape, "f16"));
+    plain.certified = true;
+    problem.formats.push_back(std::move(plain));
+    for (const std::string& text : options.kv_dtypes) {
+        HETERO_TRY(plan::KvFormat format, format_of(model.shape, text));
+        if (format.name != "f16") problem.formats.push_back(std::move(format));
+    }
+    if (!options.certificate.empty()) HETERO_CHECK(add_certificate(tool, model, options.certificate, problem));
+    out.certificate = options.certificate;
+    if (options.ttft_s) problem.goals.ttft_s = *options.ttft_s;
+    if (options.itl_s) problem.goals.itl_s = *options.itl_s;
+    problem.goals.attainment = options.attainment;
+    problem.first_token = options.first_token == "decode" ? sched::FirstToken::decode : sched::FirstToken::prefill;
+    problem.prefix_at_decoder = options.prefix_at_decoder;
+    problem.max_sequences = static_cast<std::uint32_t>(options.max_sequences);
+    problem.chunk_tokens = static_cast<std::uint32_t>(options.chunk);
+    problem.seed = options.seed;
+    return out;
+}
+
+}  // namespace hetero::tool

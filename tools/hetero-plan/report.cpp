@@ -1,0 +1,203 @@
+#include <algorithm>
+#include <cmath>
+
+#include "plan.h"
+
+namespace hetero::tool {
+namespace {
+
+constexpr double milli = 1e3;
+
+// "2x cpu-a tp1 int4 > 1x gpu-b tp4 bf16"
+std::string describe(const plan::Problem& problem, const plan::Candidate& candidate) {
+    std::string out;
+    for (const plan::Group& group : candidate.groups) {
+        if (!out.empty()) out += plan::is_split(candidate.kind) ? " > " : " + ";
+        out += fmt::format("{}x {}", group.instances, problem.sides[group.side].name);
+        if (group.tp > 1) out += fmt::format(" tp{}", group.tp);
+        out += " " + group.dtype;
+    }
+    if (!plan::is_split(candidate.kind)) {
+        if (candidate.kind != plan::Kind::time_sliced) out += fmt::format(", {}", sharing_name(candidate.sharing));
+        if (candidate.resident.quantized) out += ", KV " + candidate.resident.name;
+        return out;
+    }
+    if (candidate.wire.quantized) out += ", KV " + candidate.wire.name;
+    if (candidate.wire.name != candidate.resident.name) out += ", kept as " + candidate.resident.name;
+    return out;
+}
+
+std::optional<double> usd_per_million(const plan::Problem& problem, const plan::Candidate& candidate) {
+    if (!candidate.usd_per_hour || !(candidate.goodput_per_s > 0)) return std::nullopt;
+    const double rate = problem.workload.rate_per_s ? std::min(*problem.workload.rate_per_s, candidate.goodput_per_s)
+                                                    : candidate.goodput_per_s;
+    return 1e6 * *candidate.usd_per_hour / (3600 * rate * problem.workload.output_tokens);
+}
+
+// An upper bound: devices draw their limit all the time. nullopt where a device has none in its profile.
+std::optional<double> joule_per_token(const plan::Problem& problem, const plan::Candidate& candidate) {
+    double watts = 0;
+    for (const plan::Group& group : candidate.groups) {
+        const auto limit = problem.sides[group.side].device.power_limit_w;
+        if (!limit) return std::nullopt;
+        watts += *limit * group.tp * group.instances;
+    }
+    const double rate = problem.workload.rate_per_s.value_or(candidate.goodput_per_s);
+    if (!(rate > 0)) return std::nullopt;
+    return watts / (rate * problem.workload.output_tokens);
+}
+
+Json optional_number(const std::optional<double>& value) { return value ? number(*value) : Json(nullptr); }
+
+// Of a goal, what is left or lacking; null without a goal.
+Json margin(double goal_s, double value_s) {
+    return std::isfinite(goal_s) ? number((goal_s - value_s) * milli) : Json(nullptr);
+}
+
+Json group_json(const plan::Problem& problem, const plan::Group& group) {
+    static constexpr const char* roles[] = {"both", "prefill", "decode"};
+    return {{"machine", problem.sides[group.side].name},
+            {"role", roles[static_cast<int>(group.role)]},
+            {"instances", group.instances},
+            {"tp", group.tp},
+            {"dtype", group.dtype}};
+}
+
+Json candidate_json(const plan::Problem& problem, const plan::Candidate& candidate) {
+    Json out = {{"kind", std::string(kind_name(candidate.kind))},
+                {"description", describe(problem, candidate)},
+                {"verified", candidate.verified},
+                {"assumed", candidate.assumed}};
+    Json groups = Json::array();
+    for (const plan::Group& group : candidate.groups) groups.push_back(group_json(problem, group));
+    out["groups"] = std::move(groups);
+    const bool split = is_split(candidate.kind);
+    out["sharing"] = split ? Json(nullptr) : Json(std::string(sharing_name(candidate.sharing)));
+    out["kv_wire"] = split ? Json(candidate.wire.name) : Json(nullptr);
+    out["kv_resident"] = candidate.resident.name;
+    out["kv_certified"] = candidate.wire.certified && candidate.resident.certified;
+    out["first_token"] =
+        !split || candidate.deployment.first_token == sched::FirstToken::prefill ? "prefill" : "decode";
+    out["inadmissible"] = candidate.inadmissible.empty() ? Json(nullptr) : Json(candidate.inadmissible);
+    out["missing_bytes"] = candidate.missing_bytes > 0 ? number(std::ceil(candidate.missing_bytes)) : Json(nullptr);
+    if (!candidate.inadmissible.empty()) return out;
+    out["machines"] = candidate.machines;
+    out["usd_per_hour"] = optional_number(candidate.usd_per_hour);
+    out["capacity_per_s"] = number(candidate.capacity_per_s);
+    out["binding"] = candidate.binding;
+    out["ttft_alone_ms"] = number(candidate.ttft_alone_s * milli);
+    out["itl_alone_ms"] = number(candidate.itl_alone_s * milli);
+    out["link"] = Json(nullptr);
+    if (split) {
+        out["link"] = {{"state_bytes", number(candidate.state_bytes)},
+                       {"transfer_ms", number(candidate.transfer_alone_s * milli)},
+                       {"visible_ms", number(candidate.visible_alone_s * milli)},
+                       {"convert_ms", number(candidate.convert_s * milli)},
+                       {"gb_per_s", number(candidate.deployment.link.bytes_per_s / 1e9)}};
+    }
+    out["played"] = candidate.played;
+    if (!candidate.figures) return out;
+    const plan::Figures& figures = *candidate.figures;
+    out["keeps_goals"] = candidate.keeps_goals;
+    out["goodput_per_s"] = number(candidate.goodput_per_s);
+    out["usd_per_million_tokens"] = optional_number(usd_per_million(problem, candidate));
+    const auto energy = joule_per_token(problem, candidate);
+    out["energy_j_per_token"] = optional_number(energy);
+    out["energy_j_per_token_unknown"] =
+        energy ? Json(nullptr) : Json("no profile says what these devices draw under this load");
+    out["rate_per_s"] = number(figures.rate_per_s);
+    out["ttft_p50_ms"] = number(figures.ttft_p50_s * milli);
+    out["ttft_p99_ms"] = number(figures.ttft_p99_s * milli);
+    out["itl_p50_ms"] = number(figures.itl_p50_s * milli);
+    out["itl_p99_ms"] = number(figures.itl_p99_s * milli);
+    out["tpot_mean_ms"] = number(figures.tpot_mean_s * milli);
+    out["e2e_p50_ms"] = number(figures.e2e_p50_s * milli);
+    out["e2e_p99_ms"] = number(figures.e2e_p99_s * milli);
+    out["attainment"] = number(figures.attainment);
+    out["ttft_margin_ms"] = margin(problem.goals.ttft_s, figures.ttft_p50_s);
+    out["itl_margin_ms"] = margin(problem.goals.itl_s, figures.tpot_mean_s);
+    out["output_tokens_per_s"] = number(figures.output_tokens_per_s);
+    out["prefill_busy"] = number(figures.prefill_busy);
+    out["decode_busy"] = number(figures.decode_busy);
+    out["link_busy"] = split ? number(figures.link_busy) : Json(nullptr);
+    out["batch_mean"] = number(figures.batch_mean);
+    out["peak_kv_bytes"] = figures.peak_kv_bytes;
+    out["stages_ms"] = {{"queue", number(figures.queue_s * milli)},
+                        {"prefill", number(figures.prefill_s * milli)},
+                        {"reserve", number(figures.reserve_s * milli)},
+                        {"transfer", number(figures.transfer_s * milli)},
+                        {"decode", number(figures.decode_s * milli)}};
+    return out;
+}
+
+std::string goal_text(double seconds) {
+    return std::isfinite(seconds) ? fmt::format("{:.4g} ms", seconds * milli) : std::string("any");
+}
+
+}  // namespace
+
+void report_plan(Json& report, const plan::Problem& problem, const plan::SearchResult& result,
+                 const plan::Decision& decision, std::size_t rows) {
+    report["verdict"] = std::string(verdict_name(decision.verdict));
+    report["reasons"] = decision.reasons;
+    report["warnings"] = decision.warnings;
+    report["notes"] = result.notes;
+    const plan::Workload& load = problem.workload;
+    report["workload"] = {{"prompt_tokens", load.prompt_tokens},
+                          {"cached_tokens", load.cached_tokens},
+                          {"output_tokens", load.output_tokens},
+                          {"rate_per_s", optional_number(load.rate_per_s)},
+                          {"trace_requests", load.trace.empty() ? Json(nullptr) : Json(load.trace.size())}};
+    const auto goal = [](double seconds) { return std::isfinite(seconds) ? number(seconds * milli) : Json(nullptr); };
+    report["goals"] = {{"ttft_ms", goal(problem.goals.ttft_s)},
+                       {"itl_ms", goal(problem.goals.itl_s)},
+                       {"attainment", problem.goals.attainment}};
+    report["model"] = {{"name", problem.shape.name},
+                       {"parameters", number(problem.shape.stored_params)},
+                       {"parameters_per_token", number(problem.shape.token_params())},
+                       {"kv_bytes_per_token", number(problem.formats.front().bytes_per_token)}};
+    report["link_gb_per_s"] = problem.link ? number(problem.link->bytes_per_s / 1e9) : Json(nullptr);
+    report["chosen"] = decision.chosen ? candidate_json(problem, result.candidates[*decision.chosen]) : Json(nullptr);
+    Json plans = Json::array();
+    for (std::size_t i = 0; i < std::min(rows, result.candidates.size()); ++i)
+        plans.push_back(candidate_json(problem, result.candidates[i]));
+    report["plans"] = std::move(plans);
+}
+
+std::string plan_table(const plan::Problem& problem, const plan::SearchResult& result, const plan::Decision& decision,
+                       std::size_t rows) {
+    const plan::Workload& load = problem.workload;
+    std::string out = fmt::format(
+        "{}: {} tokens in ({} cached), {} out, {}; goals: first token {}, between tokens {}, for {:.4g} % of "
+        "requests\n\n",
+        problem.shape.name, load.prompt_tokens, load.cached_tokens, load.output_tokens,
+        load.rate_per_s ? fmt::format("{:.4g} requests/s", *load.rate_per_s)
+                        : std::string("at 80 % of what it carries"),
+        goal_text(problem.goals.ttft_s), goal_text(problem.goals.itl_s), problem.goals.attainment * 100);
+    out += fmt::format("  {:<13} {:>8} {:>8} {:>8} {:>8} {:>8} {:>7} {:>9} {:>9}  {:<38} {}\n", "kind", "TTFT p50",
+                       "p99, ms", "ITL p50", "p99, ms", "goodput", "att., %", "link, ms", "USD/1e6", "bound by",
+                       "deployment");
+    for (std::size_t i = 0; i < std::min(rows, result.candidates.size()); ++i) {
+        const plan::Candidate& candidate = result.candidates[i];
+        if (!candidate.figures) {
+            if (candidate.inadmissible.empty()) continue;
+            out += fmt::format("  {:<13} cannot be: {}\n", kind_name(candidate.kind), candidate.inadmissible);
+            continue;
+        }
+        const plan::Figures& figures = *candidate.figures;
+        const auto usd = usd_per_million(problem, candidate);
+        out += fmt::format("{} {:<13} {:>8.4g} {:>8.4g} {:>8.4g} {:>8.4g} {:>8.4g} {:>7.1f} {:>9} {:>9}  {:<38} {}\n",
+                           decision.chosen == i ? "*" : " ", kind_name(candidate.kind), figures.ttft_p50_s * milli,
+                           figures.ttft_p99_s * milli, figures.itl_p50_s * milli, figures.itl_p99_s * milli,
+                           candidate.goodput_per_s, figures.attainment * 100,
+                           is_split(candidate.kind) ? fmt::format("{:.4g}", candidate.transfer_alone_s * milli) : "-",
+                           usd ? fmt::format("{:.4g}", *usd) : "?", candidate.binding, describe(problem, candidate));
+    }
+    out += fmt::format("\n{}\n", verdict_name(decision.verdict));
+    for (const std::string& line : decision.reasons) out += fmt::format("  {}\n", line);
+    for (const std::string& line : decision.warnings) out += fmt::format("  note: {}\n", line);
+    for (const std::string& line : result.notes) out += fmt::format("  note: {}\n", line);
+    return out;
+}
+
+}  // namespace hetero::tool

@@ -183,6 +183,7 @@ public:
     Status write_shared(std::shared_ptr<const kv::Layer> layer) override {
         return inner_->write_shared(std::move(layer));
     }
+    Status complete(const kv::Header& header) override { return inner_->complete(header); }
     Status commit() override {
         journal_->stop();
         const Status done = inner_->commit();

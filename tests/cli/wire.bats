@@ -154,5 +154,5 @@ job() {
   [ "$(json_value resumed_bytes <receiver)" = 0 ]
   [ -z "$(ls -A | grep '^\.b')" ]
   run -2 kv-send a.h5 -o c.h5 --resume auto
-  [[ $output == *"--resume is for a whole state that goes from mpi:RANK into a file as it is"* ]]
+  [[ $output == *"--resume is for a whole state that goes from another process into a file as it is"* ]]
 }

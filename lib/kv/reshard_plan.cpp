@@ -26,18 +26,19 @@ Shard shard_of(const HeadCounts& counts, std::uint32_t tp_size, std::uint32_t tp
     return {tp_size, tp_rank, first, last - first};
 }
 
+HeadRange heads_of(const HeadCounts& counts, std::uint32_t tp_size, std::uint32_t tp_rank) noexcept {
+    const Shard shard = shard_of(counts, tp_size, tp_rank);
+    return shard.head_count == 0 ? HeadRange{0, counts.n_kv_heads} : HeadRange{shard.head_first, shard.head_count};
+}
+
 std::vector<ShardLink> plan_reshard(const HeadCounts& counts, std::uint32_t m, std::uint32_t n) {
-    const auto held = [&](std::uint32_t size, std::uint32_t rank) {
-        const Shard shard = shard_of(counts, size, rank);
-        return shard.head_count == 0 ? HeadRange{0, counts.n_kv_heads} : HeadRange{shard.head_first, shard.head_count};
-    };
     std::vector<ShardLink> links;
     for (std::uint32_t to = 0; to < n; ++to) {
-        const HeadRange wanted = held(n, to);
+        const HeadRange wanted = heads_of(counts, n, to);
         for (std::uint32_t head = wanted.first; head < wanted.end(); ++head) {
             std::vector<std::uint32_t> near, all;
             for (std::uint32_t from = 0; from < m; ++from) {
-                if (!held(m, from).holds(head)) continue;
+                if (!heads_of(counts, m, from).holds(head)) continue;
                 all.push_back(from);
                 if (overlap(from, m, to, n)) near.push_back(from);
             }

@@ -24,6 +24,9 @@ struct HeadCounts {
 // heads. What the engine computes with, and where all divides what vLLM and others do.
 [[nodiscard]] Shard shard_of(const HeadCounts& counts, std::uint32_t tp_size, std::uint32_t tp_rank) noexcept;
 
+// The same as heads, of one rank that has them all, too.
+[[nodiscard]] HeadRange heads_of(const HeadCounts& counts, std::uint32_t tp_size, std::uint32_t tp_rank) noexcept;
+
 // One way between two ranks of different sets.
 struct ShardLink {
     std::uint32_t from = 0, to = 0;  // of the m, of the n

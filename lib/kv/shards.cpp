@@ -176,6 +176,7 @@ public:
 
     Status finish() override {
         for (const auto& shard : shards_) HETERO_CHECK(shard->finish());
+        if (header_.late_logits) header_.take_logits_of(shards_.front()->header());
         return {};
     }
 
@@ -289,8 +290,8 @@ private:
 // Hands every sink its heads of each layer.
 class SplitSink final : public Sink {
 public:
-    SplitSink(std::vector<std::unique_ptr<Sink>> sinks, CutPlan plan, std::string name, ProvenanceEntry entry)
-        : sinks_(std::move(sinks)), plan_(std::move(plan)), name_(std::move(name)), entry_(std::move(entry)) {}
+    SplitSink(std::vector<std::unique_ptr<Sink>> sinks, CutPlan plan, std::string name)
+        : sinks_(std::move(sinks)), plan_(std::move(plan)), name_(std::move(name)) {}
 
     Status begin(const Header& header) override try {
         have_ = heads_of(header);
@@ -301,7 +302,6 @@ public:
             Header own = header;
             own.shard = normal(cuts[i].shard);
             own.tokens_per_chunk = 0;
-            if (!entry_.what.empty()) own.provenance.push_back(entry_);
             if (!cuts[i].logits)
                 for (Sequence& sequence : own.sequences) sequence.logits.clear();
             if (const Status checked = check_header(own); !checked)
@@ -319,19 +319,11 @@ public:
         return fail(Errc::resource, "{}: not enough memory for the headers of {} outputs", name_, sinks_.size());
     }
 
-    Status write_layer(const Layer& layer) override try {
-        for (std::size_t i = 0; i < sinks_.size(); ++i) {
-            const auto own = std::make_shared<Layer>();
-            for (const PartId id : {PartId::k, PartId::v}) {
-                own->part(id).scheme = layer.part(id).scheme;
-                for (const auto array : part_arrays)
-                    own->part(id).*array = cut(layer.part(id).*array, have_, wanted_[i]);
-            }
-            HETERO_CHECK(sinks_[i]->write_shared(own));
-        }
-        return {};
-    } catch (const std::bad_alloc&) {
-        return fail(Errc::resource, "{}: not enough memory to cut heads out of a layer", name_);
+    Status write_layer(const Layer& layer) override {
+        return write(layer, [&](Sink& sink) { return sink.write_layer(layer); });
+    }
+    Status write_shared(std::shared_ptr<const Layer> layer) override {
+        return write(*layer, [&](Sink& sink) { return sink.write_shared(layer); });
     }
 
     Status complete(const Header& header) override try {
@@ -356,10 +348,30 @@ public:
     [[nodiscard]] const std::string& name() const noexcept override { return name_; }
 
 private:
+    // `write_all`: of the layer itself, to a sink that gets all of it.
+    template <class WriteAll>
+    Status write(const Layer& layer, WriteAll write_all) try {
+        for (std::size_t i = 0; i < sinks_.size(); ++i) {
+            if (wanted_[i] == have_) {
+                HETERO_CHECK(write_all(*sinks_[i]));
+                continue;
+            }
+            const auto own = std::make_shared<Layer>();
+            for (const PartId id : {PartId::k, PartId::v}) {
+                own->part(id).scheme = layer.part(id).scheme;
+                for (const auto array : part_arrays)
+                    own->part(id).*array = cut(layer.part(id).*array, have_, wanted_[i]);
+            }
+            HETERO_CHECK(sinks_[i]->write_shared(own));
+        }
+        return {};
+    } catch (const std::bad_alloc&) {
+        return fail(Errc::resource, "{}: not enough memory to cut heads out of a layer", name_);
+    }
+
     std::vector<std::unique_ptr<Sink>> sinks_;
     CutPlan plan_;
     std::string name_;
-    ProvenanceEntry entry_;
     HeadRange have_;
     std::vector<HeadRange> wanted_;  // [sink]
     std::vector<bool> logits_;       // [sink], whether it gets them
@@ -396,6 +408,8 @@ Result<std::unique_ptr<Source>> merge_shards(std::vector<std::unique_ptr<Source>
 Result<std::unique_ptr<Source>> reshard(std::vector<std::unique_ptr<Source>> shards, const Shard& target,
                                         std::string name) {
     if (shards.empty()) return fail(Errc::internal, "{}: no shards to put together", name);
+    // Of one that has them all there is nothing to put together.
+    if (shards.size() == 1 && target.tp_size > 1) return slice_heads(std::move(shards.front()), target);
     try {
         auto merged = std::make_unique<MergedSource>(std::move(shards), target, std::move(name));
         HETERO_CHECK(merged->open());
@@ -405,9 +419,8 @@ Result<std::unique_ptr<Source>> reshard(std::vector<std::unique_ptr<Source>> sha
     }
 }
 
-std::unique_ptr<Sink> split_heads(std::vector<std::unique_ptr<Sink>> sinks, CutPlan plan, std::string name,
-                                  ProvenanceEntry entry) {
-    return std::make_unique<SplitSink>(std::move(sinks), std::move(plan), std::move(name), std::move(entry));
+std::unique_ptr<Sink> split_heads(std::vector<std::unique_ptr<Sink>> sinks, CutPlan plan, std::string name) {
+    return std::make_unique<SplitSink>(std::move(sinks), std::move(plan), std::move(name));
 }
 
 Status check_whole(const Header& header, const std::string& name) {

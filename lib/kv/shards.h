@@ -45,10 +45,8 @@ struct Cut {
 };
 using CutPlan = std::function<Result<std::vector<Cut>>(const Header&)>;
 // A sink that gives each of `sinks` the heads that `plan` says, asked with the header of what is written: a whole state
-// or a shard that holds them. `entry`, if it says something, is added to the history. All are committed, one after the
-// other, when all have every layer.
-std::unique_ptr<Sink> split_heads(std::vector<std::unique_ptr<Sink>> sinks, CutPlan plan, std::string name,
-                                  ProvenanceEntry entry = {});
+// or a shard that holds them. All are committed, one after the other, when all have every layer.
+std::unique_ptr<Sink> split_heads(std::vector<std::unique_ptr<Sink>> sinks, CutPlan plan, std::string name);
 
 // bad_input where `header` is that of a shard, for those who need all heads; `name`: of the source.
 [[nodiscard]] Status check_whole(const Header& header, const std::string& name);

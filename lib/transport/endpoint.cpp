@@ -5,6 +5,7 @@
 
 #include "transport/group.h"
 #include "transport/registry.h"
+#include "transport/roles.h"
 
 namespace hetero::transport {
 namespace {
@@ -52,13 +53,20 @@ std::optional<Result<Endpoint>> parse_mpi_endpoint(std::string_view text) {
     const std::string_view digits = text.substr(scheme.size());
     Endpoint endpoint;
     endpoint.kind = EndpointKind::mpi;
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), endpoint.rank);
-    if (error != std::errc{} || end != digits.data() + digits.size() || endpoint.rank < 0)
-        return fail(Errc::usage, "{}: mpi: takes a rank, as in mpi:1; a file of this name is ./{}", text, text);
+    const char* const stop = digits.data() + digits.size();
+    std::from_chars_result parsed = std::from_chars(digits.data(), stop, endpoint.rank);
+    int last = endpoint.rank;
+    if (parsed.ec == std::errc{} && parsed.ptr != stop && *parsed.ptr == '-')
+        parsed = std::from_chars(parsed.ptr + 1, stop, last);
+    if (parsed.ec != std::errc{} || parsed.ptr != stop || endpoint.rank < 0 || last < endpoint.rank ||
+        last - endpoint.rank >= static_cast<int>(kv::max_ranks))
+        return fail(Errc::usage, "{}: mpi: takes a rank or ranks, as in mpi:1 or mpi:2-5; a file of this name is ./{}",
+                    text, text);
+    endpoint.ranks = last - endpoint.rank + 1;
     return endpoint;
 }
 
-std::string mpi_endpoint_text(const Endpoint& endpoint) { return fmt::format("mpi:{}", endpoint.rank); }
+std::string mpi_endpoint_text(const Endpoint& endpoint) { return ranks_text(endpoint.rank, endpoint.ranks); }
 
 std::optional<Result<Endpoint>> parse_port_endpoint(std::string_view text) {
     constexpr std::string_view scheme = "mpi-port:";

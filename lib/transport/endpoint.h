@@ -1,4 +1,5 @@
-// Endpoints: where a tool reads or writes a KV state. PATH, "-" (stdin or stdout), "mpi:RANK", "mpi-port:FILE".
+// Endpoints: where a tool reads or writes a KV state. PATH, "-" (stdin or stdout), "mpi:RANK", "mpi:FIRST-LAST",
+// "mpi-port:FILE".
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -9,6 +10,7 @@
 
 #include "base/result.h"
 #include "io/atomic_file.h"
+#include "kv/reshard_plan.h"
 #include "kv/stream.h"
 #include "transport/faults.h"
 #include "transport/link_rate.h"
@@ -24,6 +26,7 @@ struct Endpoint {
     EndpointKind kind = EndpointKind::file;
     std::string path;  // file; mpi_port: where the two jobs find each other
     int rank = -1;     // mpi: the peer's rank in MPI_COMM_WORLD
+    int ranks = 1;     // mpi: so many from `rank` on, which hold the shards of one state ("mpi:3-5")
     // Messages to another process, by hkv-mpi.
     [[nodiscard]] bool is_link() const noexcept { return kind == EndpointKind::mpi || kind == EndpointKind::mpi_port; }
 };
@@ -49,7 +52,12 @@ struct TransportOptions {
     // Above 1: this process is one of so many that compute one model together (group.h), each started with the same
     // options. Only the first of them has endpoints.
     int group_size = 1;
-    std::string tool;  // its name: all ranks of a group run the same
+    // Of such a group each rank has one shard of a state (kv/reshard_plan.h), and endpoints. The heads of that state,
+    // where they are known: they have to be where one side of an mpi: endpoint is several ranks and this one writes.
+    bool shards = false;
+    kv::HeadCounts heads;
+    int input_ranks = 1, output_ranks = 1;  // of the mpi: endpoints; prepare() fills them in
+    std::string tool;                       // its name: all ranks of a group run the same
     // mpi: only. Drills: what this process sends suffers these. At most so many bytes a second to each peer; 0: no
     // limit.
     Faults faults;

@@ -158,6 +158,11 @@ Status MpiWorld::initialise() {
 
 Result<std::vector<Roles>> MpiWorld::exchange_roles(int rank, int size) {
     Roles own(inputs_, outputs_, options_.tool, options_.group_size);
+    own.shards = options_.shards ? 1 : 0;
+    own.n_heads = static_cast<std::int32_t>(options_.heads.n_heads);
+    own.n_kv_heads = static_cast<std::int32_t>(options_.heads.n_kv_heads);
+    own.input_ranks = options_.input_ranks;
+    own.output_ranks = options_.output_ranks;
     int* part = nullptr;
     int known = 0;
     if (MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_APPNUM, static_cast<void*>(&part), &known) == MPI_SUCCESS && known != 0)
@@ -175,10 +180,10 @@ Result<std::vector<Roles>> MpiWorld::exchange_roles(int rank, int size) {
         roles_refused_ = true;
         return tl::unexpected(std::move(settled).error());
     }
-    if (group.first != rank) {
-        inputs_.clear();
-        outputs_.clear();
-    }
+    inputs_ = peers_of(all, rank, true);
+    outputs_ = peers_of(all, rank, false);
+    read_sides_ = transport::shard_sides(all, rank, true);
+    written_sides_ = transport::shard_sides(all, rank, false);
     return all;
 }
 

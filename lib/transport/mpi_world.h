@@ -69,6 +69,10 @@ public:
     // Runs `job` on the thread that makes MPI calls, while no frames move; an error if it does not end in time.
     Status run_job(std::function<Status()> job, double patience_s);
     [[nodiscard]] bool stuck() const noexcept { return stuck_; }  // in a job that did not end
+    // Of the endpoint that is read or written, where several ranks hold shards there.
+    [[nodiscard]] const std::optional<ShardSides>& shard_sides(bool reads) const noexcept {
+        return reads ? read_sides_ : written_sides_;
+    }
     [[nodiscard]] MPI_Comm data_communicator() const noexcept { return data_; }
     // Begins the conversation with an opened peer anew. Both sides do, know the session, and have drained the last one.
     void restart(Peer& peer, std::uint64_t session, bool verify_chunks);
@@ -108,6 +112,7 @@ private:
 
     int rank_ = -1;
     std::vector<int> inputs_, outputs_;
+    std::optional<ShardSides> read_sides_, written_sides_;
     TransportOptions options_;
     TimePoint started_;
     std::thread thread_;

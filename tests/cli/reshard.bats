@@ -81,3 +81,66 @@ setup() {
   refuses 2 'is the input' kv-send s.h5 --split 2 -o s.h5 --force
   kv-send a.h5 --split 2 -o s.h5 --force -q
 }
+
+@test "a dry run names steps, links, heads, bytes and who converts, and moves nothing" {
+  kv-send a.h5 --split 2 -o two.h5 -q
+  kv-send two.h5 --split 3 --dtype int8 -o x.h5 --dry-run --json -q | tr -d ' \n' >plan
+  grep -qF '"steps":["convert","redistribute"],"converts":"sender"' plan
+  grep -qF '{"from":"two.tp0of2.h5","to":"x.tp0of3.h5","head_first":0,"head_count":1,"tokens":8,"bytes":864}' plan
+  grep -qF '{"from":"two.tp1of2.h5","to":"x.tp2of3.h5","head_first":1,"head_count":1,"tokens":8,"bytes":864}' plan
+  grep -qF '{"name":"x.tp1of3.h5","head_first":0,"head_count":1}' plan
+  run kv-send a.h5 --tp 3 -o mpi:3-4 --dry-run # as ranks, without mpirun
+  [ "$status" -eq 0 ]
+  [[ "$output" == *"mpi:4 will hold head 1 of 2"* ]]
+  grep -qE '^rank 0 +mpi:3 +0 +8 +1.5 KiB' <<<"$output"
+  grep -qE '^rank 2 +mpi:4 +1 +8 +1.5 KiB' <<<"$output"
+  [ -z "$(ls x.* 2>/dev/null)" ]
+  # What a link would carry is what the transfer carries.
+  kv-quantize a.h5 --dtype int8 -o q.h5 -q
+  run kv-send q.h5 --wire-dtype f32 -o mpi:1 --dry-run
+  [[ "$output" == *"let the receiver convert it"* ]]
+  refuses 2 'cannot divide' kv-send a.h5 --tp 5 -o mpi:5 --dry-run
+  kv-quantize a.h5 --dtype int8 --axis tensor -o t.h5 -q
+  refuses 3 'a scale that all heads share' kv-send t.h5 --split 2 -o x.h5 --dry-run
+}
+
+@test "the layouts of other engines: safetensors in blocks, heads first, interleaved, and back" {
+  for layout in "" "--layout hnd --block 16" "--block 4 --rope interleaved" "--layout hnd --rope interleaved --rotary-dims 8"; do
+    # shellcheck disable=SC2086
+    kv-send a.h5 $layout -o pages.safetensors --force -q
+    kv-send pages.safetensors -o back.h5 --force -q
+    cmp a.h5 back.h5
+  done
+  kv-send a.h5 --split 2 --layout hnd -o s.safetensors -q
+  kv-send s.tp1of2.safetensors -o s.tp1of2.h5 -q
+  kv-send s.tp0of2.safetensors -o s.tp0of2.h5 -q
+  kv-verify a.h5 s.h5 --epsilon 0
+  kv-quantize a.h5 --dtype int8 -o q.h5 -q
+  refuses 3 'layer 0, K: int8 has no other layout' kv-send q.h5 -o x.safetensors
+  kv-send q.h5 --dtype f16 -o x.safetensors -q
+  refuses 2 'cannot be rotated in pairs' kv-send a.h5 --rope interleaved --rotary-dims 7 -o y.safetensors
+  refuses 2 'states have one layout' kv-send a.h5 --layout hnd -o y.h5
+  refuses 2 'goes with --rope interleaved' kv-send a.h5 --rotary-dims 8 -o y.safetensors
+  refuses 3 "no tensor 'state'" kv-send "$HETERO_TESTDATA"/golden/tiny/llama/bf16/model.safetensors -o y.h5
+  [ ! -e y.safetensors ]
+}
+
+@test "PyTorch and NumPy read pages as vLLM lays them out" {
+  python=${HETERO_PYTHON:-python3}
+  "$python" -c 'import numpy, safetensors, h5py' 2>/dev/null || skip "no Python with numpy, safetensors and h5py"
+  kv-send a.h5 --layout hnd --block 4 --rope interleaved -o pages.safetensors -q
+  "$python" - <<'END'
+import h5py, numpy as np
+from safetensors.numpy import load_file
+pages = load_file("pages.safetensors")
+layers = h5py.File("a.h5")["sequences/0000/layers"]
+for name in ("k", "v"):
+    x = np.asarray(layers["001"][name])  # [token][head][dim]
+    t, h, d = x.shape
+    if name == "k":
+        x = x.reshape(t, h, 2, d // 2).swapaxes(2, 3).reshape(t, h, d)
+    x = np.pad(x, ((0, -t % 4), (0, 0), (0, 0))).reshape(-1, 4, h, d).transpose(0, 2, 1, 3)
+    y = pages["sequences.0.layers.1." + name]
+    assert y.shape == x.shape and np.array_equal(x.view(np.uint16), y.view(np.uint16)), name
+END
+}

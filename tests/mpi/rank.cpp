@@ -95,10 +95,10 @@ Result<kv::State> state_of(const Options& o) {
     int provided = 0, size = 0;
     MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
-    std::int32_t roles[19] = {0x52564B48, 2, 0, 0, 1};
-    std::fill(roles + 5, roles + 19, -1);
-    roles[12] = peer;  // the first of the outputs
-    std::vector<std::int32_t> all(static_cast<std::size_t>(size) * 19);
+    std::int32_t roles[24] = {0x52564B48, 3, 0, 0, 1, 0, 0, 0, 1, 1};
+    std::fill(roles + 10, roles + 24, -1);
+    roles[17] = peer;  // the first of the outputs
+    std::vector<std::int32_t> all(static_cast<std::size_t>(size) * 24);
     MPI_Request meeting = MPI_REQUEST_NULL;
     MPI_Iallgather(roles, sizeof roles, MPI_BYTE, all.data(), sizeof roles, MPI_BYTE, MPI_COMM_WORLD, &meeting);
     MPI_Wait(&meeting, MPI_STATUS_IGNORE);

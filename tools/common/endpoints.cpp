@@ -27,6 +27,8 @@ transport::TransportOptions TransferOptions::transport(const Tool& tool) const {
     result.max_memory_bytes = max_memory_bytes;
     result.overwrite = tool.overwrite();
     result.group_size = static_cast<int>(tp);
+    result.shards = hold_shards;
+    result.heads = heads;
     result.tool = tool.name();
     result.faults = faults;
     result.max_bytes_per_s = max_bytes_per_s;

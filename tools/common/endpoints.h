@@ -16,6 +16,9 @@ struct TransferOptions {
     std::uint64_t max_memory_bytes = 1ULL << 30;
     std::uint64_t tp = 1;  // ranks that compute the model together
     bool shards = false;   // each of them writes a file of its own
+    // Or holds a shard of a state, of so many heads where that is known, and has mpi: endpoints of its own.
+    bool hold_shards = false;
+    kv::HeadCounts heads;
     transport::Faults faults;
     std::uint64_t max_bytes_per_s = 0;  // to each mpi: output; 0: no limit
 

@@ -26,6 +26,11 @@ Result<std::string> read_once(const std::function<Result<std::string>()>& read);
 // Outputs of shards are files, and each rank can write its own.
 Status check_shards(const Tool& tool, const std::vector<transport::Endpoint>& outputs);
 
+// This rank's file of a state in shards; it becomes visible with those of the other ranks, as far as that can be known
+// before.
+Result<std::unique_ptr<kv::Sink>> open_own_shard(const transport::Endpoint& whole,
+                                                 const transport::TransportOptions& options);
+
 // How the state of a group is written: by its first rank for all, or in shards.
 class GroupWriter {
 public:

@@ -1,19 +1,15 @@
 // kv-send: moves a KV state between endpoints, bit for bit or quantized on its way.
-#include <filesystem>
-
 #include "bench.h"
 #include "common/delivery.h"
 #include "common/endpoints.h"
-#include "common/group.h"
 #include "common/models.h"
 #include "common/sources.h"
 #include "common/tool.h"
 #include "common/transfers.h"
 #include "common/turns.h"
-#include "kv/reshard_plan.h"
-#include "kv/shard_files.h"
 #include "plan.h"
 #include "resume.h"
+#include "route.h"
 
 using namespace hetero;
 using namespace hetero::tool;
@@ -24,6 +20,8 @@ struct SendOptions {
     std::string input, output, dtype, bench_peer, resume = "auto";
     std::uint64_t split = 1;
     bool requantize = false;
+    std::string layout = "nhd", rope = "half";
+    std::uint64_t block_tokens = 0, rotary_dims = 0;
     std::vector<std::string> sequences, bench_sizes;
     std::uint64_t threads = 0;
     TransferOptions transfer;
@@ -47,34 +45,14 @@ Result<Delivery> delivery_of(Tool& tool, const SendOptions& options) {
     return delivery;
 }
 
-// The files of a state that is split, else the output as it was named.
-Result<std::vector<std::string>> output_names(const SendOptions& options) {
-    if (options.split == 1) return std::vector{options.output};
-    if (options.output.empty()) return std::vector<std::string>{};
-    HETERO_TRY(const transport::Endpoint whole, transport::parse_endpoint(options.output));
-    if (whole.kind != transport::EndpointKind::file)
-        return fail(Errc::usage, "--split: {} cannot be divided; write to a file", options.output);
-    std::error_code error;
-    if (std::filesystem::exists(whole.path, error))
-        return fail(Errc::bad_input, "{}: is there, and would be read instead of the shards beside it; remove it",
-                    whole.path);
-    std::vector<std::string> names;
-    for (std::uint32_t rank = 0; rank < options.split; ++rank)
-        names.push_back(kv::shard_path(whole.path, rank, static_cast<std::uint32_t>(options.split)));
-    return names;
-}
-
-Result<std::unique_ptr<kv::Sink>> open_outputs(const Tool& tool, const transport::TransportOptions& transfer,
-                                               const SendOptions& options,
-                                               const std::vector<transport::Endpoint>& outputs) {
-    std::vector<std::unique_ptr<kv::Sink>> sinks;
-    for (const transport::Endpoint& output : outputs) {
-        HETERO_TRY(sinks.emplace_back(), transport::open_sink(output, transfer));
-    }
-    if (options.split == 1) return std::move(sinks.front());
-    const auto n = static_cast<std::uint32_t>(options.split);
-    return kv::split_heads(std::move(sinks), kv::cuts_for_ranks(n), options.output,
-                           tool.provenance(fmt::format("reshard tp={} shards={}", n, random_id())));
+Result<kv::PageLayout> layout_of(Tool& tool, const SendOptions& options) {
+    for (const char* name : {"layout", "block", "rope", "rotary-dims"})
+        if (tool.options().on_command_line(name) && !is_pages(options.output))
+            return fail(Errc::usage, "--{} is of what is written to FILE.safetensors; states have one layout", name);
+    if (options.rotary_dims != 0 && options.rope == "half")
+        return fail(Errc::usage, "--rotary-dims goes with --rope interleaved");
+    return kv::PageLayout{options.layout == "hnd", static_cast<std::uint32_t>(options.block_tokens),
+                          options.rope == "interleaved", static_cast<std::uint32_t>(options.rotary_dims)};
 }
 
 Status send(Tool& tool, const SendOptions& options, Turns* turns = nullptr) {
@@ -91,8 +69,14 @@ Status send(Tool& tool, const SendOptions& options, Turns* turns = nullptr) {
     const bool dry_run = options.transfer.dry_run;
     if (options.output.empty() && !dry_run) return fail(Errc::usage, "no output: give an endpoint with -o");
     HETERO_TRY(const Delivery delivery, delivery_of(tool, options));
-    HETERO_TRY(std::vector<std::string> outputs, output_names(options));
+    HETERO_TRY(const kv::PageLayout layout, layout_of(tool, options));
+    HETERO_TRY(Route route, Route::plan(options.input, options.output, options.split, layout, options.transfer));
+    if (delivery.automatic && route.over_mpi_sets())
+        return fail(Errc::usage, "--wire-dtype auto: links of several ranks are not measured; name the representation");
+    std::vector<std::string> outputs = route.outputs();
+    TransferOptions own = route.transfer();
     std::optional<transport::Endpoint> planned;
+    if (dry_run) own.tp = 1;
     if (dry_run && !options.output.empty()) {
         HETERO_TRY(planned, transport::parse_endpoint(options.output));
         if (planned->is_link()) outputs.clear();  // MPI is not started for a plan
@@ -100,26 +84,23 @@ Status send(Tool& tool, const SendOptions& options, Turns* turns = nullptr) {
             return fail(Errc::usage, "--dry-run starts no link that could choose: name the representation");
     }
     HETERO_TRY(const Endpoints endpoints,
-               prepare_endpoints(tool, {options.input}, outputs, options.transfer, {options.delivery.plans, {}}));
+               prepare_endpoints(tool, {options.input}, outputs, own, {options.delivery.plans, {}}));
     if (turns != nullptr) turns->met();
     const auto is_link = [](const transport::Endpoint& one) { return one.is_link(); };
     const bool to_link = planned ? is_link(*planned) : !endpoints.outputs.empty() && is_link(endpoints.outputs.front());
     if (delivery.converts() && !to_link && options.dtype.empty()) {
         return fail(Errc::usage, "--plan is for what goes to mpi:RANK; kv-quantize --plan stores a state");
     }
-    transport::TransportOptions transfer = options.transfer.transport(tool);
+    transport::TransportOptions transfer = own.transport(tool);
     transfer.confirm_later = true;
-    const bool as_it_is = options.sequences.empty() && !delivery.converts() && options.split == 1;
+    const bool as_it_is = options.sequences.empty() && !delivery.converts() && route.is_plain();
     HETERO_CHECK(plan_resume(tool, options.resume, endpoints, as_it_is, transfer));
-    HETERO_TRY(auto opened, open_source(tool, endpoints.inputs.front(), transfer, "send"));
+    HETERO_TRY(auto opened, route.open_input(tool, endpoints.inputs.front(), transfer));
     HETERO_TRY(const auto source, select_sequences(std::move(opened.source), options.sequences));
     if (delivery.specs) HETERO_CHECK(check_specs(tool, *delivery.specs, source->header().identity));
     std::unique_ptr<kv::Sink> sink = discarding_sink();
-    if (options.split > 1)
-        HETERO_CHECK(
-            kv::check_tp_size(kv::head_counts(source->header().identity), static_cast<std::uint32_t>(options.split)));
     if (!dry_run) {
-        HETERO_TRY(sink, open_outputs(tool, transfer, options, endpoints.outputs));
+        HETERO_TRY(sink, route.open_output(tool, endpoints.outputs, transfer));
     }
     const transport::Endpoint to = dry_run ? transport::Endpoint{} : endpoints.outputs.front();
     HETERO_TRY(const Delivered delivered, deliver(tool, delivery, *source, *sink, to, options.threads));
@@ -145,7 +126,8 @@ Status send(Tool& tool, const SendOptions& options, Turns* turns = nullptr) {
     report["latency_us_p50"] = link.value("latency_us", Json());
     report["latency_us_p99"] = nullptr;
     if (dry_run) {
-        HETERO_CHECK(plan(tool, endpoints.inputs.front(), delivered.header, planned));
+        HETERO_CHECK(
+            plan(tool, route, endpoints.inputs.front(), source->header(), delivered.header, planned, options.threads));
         tool.note("dry run: {} bytes", bytes);
         return {};
     }
@@ -177,8 +159,20 @@ int main(int argc, char** argv) {
     table.heading("Transfer");
     table.text("--dtype", "CODEC|PRESET", &options.dtype, "convert what is written to a file or a pipe").setting = true;
     table.flag("--requantize", &options.requantize, "with --dtype: allow quantized to quantized, which adds up errors");
+    table
+        .integer("--tp", "N", &options.transfer.tp, 1, 1024,
+                 "the N ranks of this part of an MPI job hold one shard each, by heads")
+        .setting = true;
     table.integer("--split", "N", &options.split, 1, kv::max_ranks,
                   "write N shards by heads, one file for each of N tensor-parallel ranks");
+    table.choice("--layout", &options.layout, {"nhd", "hnd"},
+                 "of FILE.safetensors: tokens before heads in a block, or heads before tokens");
+    table.integer("--block", "TOKENS", &options.block_tokens, 0, 1U << 20,
+                  "of FILE.safetensors: tokens of a block; 0: all in one");
+    table.choice("--rope", &options.rope, {"half", "interleaved"},
+                 "of FILE.safetensors: the halves of K's rotated pairs apart, or side by side");
+    table.integer("--rotary-dims", "N", &options.rotary_dims, 0, 1U << 16,
+                  "with --rope interleaved: dimensions of a head that are rotated; 0: all");
     add_delivery_options(table, options.delivery);
     add_thread_option(table, &options.threads);
     add_turn_option(table, options.turns);

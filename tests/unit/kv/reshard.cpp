@@ -35,11 +35,6 @@ std::set<std::uint32_t> as_set(HeadRange range) {
     return heads;
 }
 
-HeadRange range_of(const HeadCounts& counts, std::uint32_t size, std::uint32_t rank) {
-    const kv::Shard shard = kv::shard_of(counts, size, rank);
-    return shard.head_count == 0 ? HeadRange{0, counts.n_kv_heads} : HeadRange{shard.head_first, shard.head_count};
-}
-
 std::unique_ptr<kv::Source> source_of(const kv::State& state, std::string name) {
     return kv::memory_source(std::make_shared<const kv::State>(state), std::move(name));
 }
@@ -187,7 +182,7 @@ TEST_CASE("a rank holds the KV heads that its query heads read") {
                     CAPTURE(group);
                     CAPTURE(size);
                     CAPTURE(rank);
-                    CHECK(as_set(range_of(counts, size, rank)) == heads_by_hand(counts, size, rank));
+                    CHECK(as_set(kv::heads_of(counts, size, rank)) == heads_by_hand(counts, size, rank));
                 }
             }
             const Status refused = kv::check_tp_size(counts, counts.n_heads + 1);
@@ -220,14 +215,14 @@ TEST_CASE("every rank gets each of its heads once, from a rank that holds it") {
                         REQUIRE(link.to < n);
                         REQUIRE(link.heads.count > 0);
                         CHECK(ways.insert({link.to, link.from}).second);  // one way between two ranks
-                        const auto held = as_set(range_of(counts, m, link.from));
+                        const auto held = as_set(kv::heads_of(counts, m, link.from));
                         for (const std::uint32_t head : as_set(link.heads)) {
                             CHECK(held.count(head) == 1);
                             got[link.to].insert(head);
                         }
                     }
                     for (std::uint32_t rank = 0; rank < n; ++rank) {
-                        const auto wanted = as_set(range_of(counts, n, rank));
+                        const auto wanted = as_set(kv::heads_of(counts, n, rank));
                         CHECK(got[rank] == std::multiset<std::uint32_t>(wanted.begin(), wanted.end()));
                     }
                     CHECK(links.size() <= m + n - 1);

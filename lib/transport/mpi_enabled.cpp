@@ -36,10 +36,19 @@ Result<std::unique_ptr<kv::Source>> open_mpi_source(const Endpoint& endpoint, co
     return wire_source(world->gate(), *peer->receiver, std::move(receiver), options.resume, options.confirm_later);
 }
 
+Result<LinkRate> measure_mpi(const Endpoint& endpoint) {
+    HETERO_TRY(MpiWorld * world, world_of(endpoint));
+    HETERO_TRY(MpiWorld::Peer * peer, world->find(endpoint, true));
+    constexpr int round_trips = 21;  // the first few warm up
+    HETERO_TRY(const MpiWorld::Measured measured, world->measure(*peer, round_trips));
+    return measured.rate;
+}
+
 Result<std::unique_ptr<kv::Sink>> open_mpi_sink(const Endpoint& endpoint, const TransportOptions&) {
     HETERO_TRY(MpiWorld * world, world_of(endpoint));
     HETERO_TRY(MpiWorld::Peer * peer, world->open(endpoint, true));
-    return wire_sink(world->gate(), *peer->sender);
+    const auto measure = [endpoint]() -> Result<LinkRate> { return measure_mpi(endpoint); };
+    return wire_sink(world->gate(), *peer->sender, {.checksums = true, .measure = measure});
 }
 
 Status confirm_mpi(const Endpoint& endpoint) {
@@ -58,14 +67,6 @@ std::uint64_t resumed_mpi_bytes(const Endpoint& endpoint) {
         if (peer) bytes += sending ? (*peer)->sender->kept_bytes() : (*peer)->receiver->kept_bytes();
     }
     return bytes;
-}
-
-Result<LinkRate> measure_mpi(const Endpoint& endpoint) {
-    HETERO_TRY(MpiWorld * world, world_of(endpoint));
-    HETERO_TRY(MpiWorld::Peer * peer, world->find(endpoint, true));
-    constexpr int round_trips = 21;  // the first few warm up
-    HETERO_TRY(const MpiWorld::Measured measured, world->measure(*peer, round_trips));
-    return measured.rate;
 }
 
 std::optional<TransferStats> mpi_stats(const Endpoint& endpoint, bool sending) {
@@ -94,9 +95,18 @@ const EndpointType mpi_endpoint = {EndpointKind::mpi, parse_mpi_endpoint, mpi_en
                                    open_mpi_source,   open_mpi_sink,      leave_mpi,         measure_mpi,
                                    mpi_stats,         join_mpi_time_line, confirm_mpi,       resumed_mpi_bytes};
 // Once it has been joined, a process of another job is a peer as any other; leave_mpi() leaves both.
-const EndpointType mpi_port_endpoint = {
-    EndpointKind::mpi_port, parse_port_endpoint, port_endpoint_text, prepare_ports,      open_mpi_source, open_mpi_sink,
-    nullptr,                measure_mpi,         mpi_stats,          join_mpi_time_line, confirm_mpi,     resumed_mpi_bytes};
+const EndpointType mpi_port_endpoint = {EndpointKind::mpi_port,
+                                        parse_port_endpoint,
+                                        port_endpoint_text,
+                                        prepare_ports,
+                                        open_mpi_source,
+                                        open_mpi_sink,
+                                        nullptr,
+                                        measure_mpi,
+                                        mpi_stats,
+                                        join_mpi_time_line,
+                                        confirm_mpi,
+                                        resumed_mpi_bytes};
 
 Communicator& group() noexcept {
     MpiWorld* world = MpiWorld::running();

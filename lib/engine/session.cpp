@@ -233,6 +233,10 @@ bool Session::warm() const noexcept { return impl_->core->packed != nullptr && i
 std::uint64_t Session::packed_bytes() const noexcept {
     return impl_->core->packed == nullptr ? 0 : impl_->core->packed->bytes();
 }
+std::uint64_t Session::kv_bytes() const noexcept {
+    const KvPool& pool = impl_->cache.pool();
+    return (pool.pages() - pool.free_pages()) * pool.page_bytes();
+}
 std::uint64_t Session::position() const noexcept { return impl_->position; }
 std::uint64_t Session::capacity() const noexcept { return impl_->cache.capacity(); }
 

@@ -62,6 +62,7 @@ public:
     [[nodiscard]] kernels::DType kv_dtype() const noexcept;
     // How export_layer() stores a part, in every layer.
     [[nodiscard]] kv::Scheme kv_scheme(kv::PartId part) const;
+    [[nodiscard]] std::uint64_t kv_bytes() const noexcept;  // of the pages in use, by sessions forked from it, too
     [[nodiscard]] std::uint64_t packed_bytes()
         const noexcept;                                     // of its weights, shared with sessions of the same model
     [[nodiscard]] bool warm() const noexcept;               // a file of Options::warm has them

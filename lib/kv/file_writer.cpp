@@ -72,7 +72,7 @@ std::vector<Attribute> scheme_attributes(const Scheme& scheme, DType value_dtype
     if (scheme.sinks != 0) attributes.push_back({"sinks", integer(scheme.sinks)});
     if (scheme.window != 0) attributes.push_back({"window", integer(scheme.window)});
     if (!codec.has_scale()) {
-        attributes.push_back({"formula", text(codec.quantized() ? "see hetero-quant(7)" : "x = value")});
+        attributes.push_back({"formula", codec.formula(scheme.params)});
         return attributes;
     }
     const quant::Params& params = scheme.params;
@@ -81,16 +81,11 @@ std::vector<Attribute> scheme_attributes(const Scheme& scheme, DType value_dtype
     attributes.push_back({"group", integer(params.group)});
     attributes.push_back({"symmetric", params.symmetric});
     attributes.push_back({"scale_dtype", text(kernels::dtype_info(params.scale_dtype).name)});
-    if (!codec.has_options()) {
-        attributes.push_back({"formula", text("see hetero-quant(7)")});
-        return attributes;
+    if (codec.has_options()) {
+        attributes.push_back(
+            {"rounding", text(half ? "codes to nearest even, scale up, zero down" : "to nearest even")});
     }
-    attributes.push_back({"rounding", text(half ? "codes to nearest even, scale up, zero down" : "to nearest even")});
-    if (params.hadamard) {
-        attributes.push_back({"formula", text(params.symmetric ? "x = R (q * scale)" : "x = R (q * scale + zero)")});
-        return attributes;
-    }
-    attributes.push_back({"formula", text(params.symmetric ? "x = q * scale" : "x = q * scale + zero")});
+    attributes.push_back({"formula", codec.formula(params)});
     return attributes;
 }
 

@@ -1,6 +1,8 @@
 #include "plan/stage_profile.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "base/toml_reader.h"
 #include "plan/fit.h"
@@ -65,14 +67,39 @@ Result<StageProfile> read_stage_profile(const std::string& path) {
 
 Result<sched::PrefillTiming> fit_prefill(const StageProfile& profile) {
     if (profile.prefill.size() < 2) return fail(Errc::usage, "a stage profile needs prefill of two lengths");
-    std::vector<Row> rows;
-    for (const auto& point : profile.prefill) {
-        rows.push_back({{1, point.tokens - point.cached_tokens,
-                         point.tokens * point.tokens - point.cached_tokens * point.cached_tokens},
-                        point.seconds});
+    auto points = profile.prefill;
+    std::stable_sort(points.begin(), points.end(), [](const auto& a, const auto& b) { return a.tokens < b.tokens; });
+    const auto terms = [](const StageProfile::Prefill& point) {
+        return std::vector<double>{1, point.tokens - point.cached_tokens,
+                                   point.tokens * point.tokens - point.cached_tokens * point.cached_tokens};
+    };
+    sched::PrefillTiming best;
+    double least = std::numeric_limits<double>::infinity();
+    // Short prompts may all take what reading the weights takes: so many of them.
+    for (std::size_t flat = 0; flat == 0 || flat + 3 <= points.size(); ++flat) {
+        std::vector<Row> rows;
+        double floor_s = 0;
+        for (std::size_t i = 0; i < points.size(); ++i) {
+            if (i < flat) {
+                floor_s += points[i].seconds / static_cast<double>(flat);
+            } else {
+                rows.push_back({terms(points[i]), points[i].seconds});
+            }
+        }
+        HETERO_TRY(const auto x, fit(rows));
+        const sched::PrefillTiming timing{x[0], x[1], x[2], std::max(0.0, floor_s - x[0])};
+        double error = 0;
+        for (const auto& point : points) {
+            const auto row = terms(point);
+            error += std::pow(timing.seconds(row[1], row[2]) / point.seconds - 1, 2);
+        }
+        // A floor has to explain more than the spread of the measurements.
+        if (error < 0.5 * least) {
+            least = error;
+            best = timing;
+        }
     }
-    HETERO_TRY(const auto x, fit(rows));
-    return sched::PrefillTiming{x[0], x[1], x[2], 0};
+    return best;
 }
 
 Result<sched::DecodeTiming> fit_decode(const StageProfile& profile, const sched::DecodeTiming& model) {

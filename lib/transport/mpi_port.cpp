@@ -21,12 +21,15 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Open MPI before 5 looks ports of other jobs up in a server; other MPIs either find them without, or not at all.
-#if defined(OMPI_MAJOR_VERSION) && OMPI_MAJOR_VERSION < 5
-constexpr bool needs_server = true;
+// Open MPI before 5 looks ports of other jobs up in a server, which 5 no longer has; others find them without.
+#if defined(OMPI_MAJOR_VERSION)
+constexpr bool needs_server = OMPI_MAJOR_VERSION < 5, joins_jobs = OMPI_MAJOR_VERSION < 5;
 #else
-constexpr bool needs_server = false;
+constexpr bool needs_server = false, joins_jobs = true;
 #endif
+constexpr const char* cannot_join =
+    "mpi-port: this build uses Open MPI 5, which does not join jobs; build with Open MPI 4.1, or use mpi: in one job "
+    "(mpirun --with-ft ulfm keeps the ranks of others alive)";
 
 constexpr auto poll_interval = std::chrono::milliseconds(10);
 
@@ -177,6 +180,7 @@ Status send_to(const Endpoint& endpoint, const TransportOptions& options) {
 
 Status prepare_ports(const std::vector<Endpoint>& inputs, const std::vector<Endpoint>& outputs,
                      const TransportOptions& options) {
+    if (!joins_jobs) return fail(Errc::usage, "{}", cannot_join);
     std::vector<std::string> files;
     for (const auto* endpoints : {&inputs, &outputs})
         for (const Endpoint& endpoint : *endpoints) {
@@ -190,6 +194,7 @@ Status prepare_ports(const std::vector<Endpoint>& inputs, const std::vector<Endp
 }
 
 Result<std::shared_ptr<const void>> start_port_service(const TransportOptions& options) {
+    if (!joins_jobs) return fail(Errc::usage, "{}", cannot_join);
     std::shared_ptr<const void> none;
     if (!needs_server) return none;
     HETERO_TRY(const std::string known, known_server());

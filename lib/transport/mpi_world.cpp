@@ -140,12 +140,16 @@ Status MpiWorld::initialise() {
     HETERO_MPI_CHECK(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
     rank_ = rank;
     HETERO_TRY(const std::vector<Roles> all, exchange_roles(rank, size));
-    for (MPI_Comm* comm : {&control_, &data_}) {
+    MPI_Comm meeting = MPI_COMM_NULL;
+    std::vector<MPI_Comm*> communicators = {&control_, &data_};
+    if (MpiGoodbye::tolerates_faults) communicators.push_back(&meeting);
+    for (MPI_Comm* comm : communicators) {
         MPI_Request request = MPI_REQUEST_NULL;
         HETERO_MPI_CHECK(MPI_Comm_idup(MPI_COMM_WORLD, comm, &request), "MPI_Comm_idup");
         HETERO_CHECK(await(request, "MPI_Comm_idup"));
         HETERO_MPI_CHECK(MPI_Comm_set_errhandler(*comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
     }
+    goodbye_ = MpiGoodbye(MpiGoodbye::tolerates_faults ? meeting : control_);
     if (provided >= MPI_THREAD_SERIALIZED) gate_.let_step([this] { return step_peers(Clock::now()); });
     for (const int peer : inputs_) add_peer(peer, false);
     for (const int peer : outputs_) add_peer(peer, true);
@@ -401,9 +405,10 @@ void MpiWorld::leave_refused() {
         gate_.wait_idly(lock, [&] { return leaving_; });
     }
     const TimePoint begin = Clock::now();
-    if (MPI_Ibarrier(MPI_COMM_WORLD, &barrier_) != MPI_SUCCESS) return;
-    for (int done = 0; done == 0 && seconds_since(begin) < tell_s;) {
-        if (MPI_Test(&barrier_, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) return;
+    goodbye_ = MpiGoodbye(MPI_COMM_WORLD);
+    if (!goodbye_.begin()) return;
+    while (seconds_since(begin) < tell_s) {
+        if (goodbye_.test() != MpiGoodbye::State::waiting) return;
         std::this_thread::sleep_for(std::chrono::microseconds(200));
     }
 }
@@ -421,7 +426,8 @@ void MpiWorld::move_frames() {
                 if (step_peers(now)) last_moved = now;
             } while (gate_.goes_on(now - last_moved) && !job_ && !leaving_);
             if (leaving_ && may_end(now)) {
-                phase_ = barrier_started_ && barrier_ == MPI_REQUEST_NULL ? Phase::finalizing : Phase::ended;
+                if (meeting_ != Meeting::met) goodbye_.call_off();
+                phase_ = meeting_ == Meeting::met ? Phase::finalizing : Phase::ended;
                 gate_.changed();
                 return;
             }
@@ -485,13 +491,14 @@ bool MpiWorld::may_end(TimePoint now) {
         return (peers_gone_ && std::chrono::duration<double>(now - *peers_gone_).count() >= linger) ||
                std::chrono::duration<double>(now - *failed_at_).count() > tell_s;
     }
-    if (!barrier_started_) {
+    if (meeting_ == Meeting::none) {
         if (!all_drained) return false;
-        barrier_started_ = true;
-        if (MPI_Ibarrier(control_, &barrier_) != MPI_SUCCESS) return true;
+        meeting_ = Meeting::begun;
+        if (!goodbye_.begin()) return true;
     }
-    int done = 0;
-    return MPI_Test(&barrier_, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || done != 0;
+    const MpiGoodbye::State state = goodbye_.test();
+    if (state == MpiGoodbye::State::met) meeting_ = Meeting::met;
+    return state != MpiGoodbye::State::waiting;
 }
 
 void MpiWorld::finalize() {

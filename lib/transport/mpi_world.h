@@ -16,6 +16,7 @@
 #include "transport/endpoint.h"
 #include "transport/gate.h"
 #include "transport/link_measure.h"
+#include "transport/mpi_goodbye.h"
 #include "transport/mpi_group.h"
 #include "transport/receiver.h"
 #include "transport/roles.h"
@@ -129,8 +130,8 @@ private:
     TimePoint said_goodbye_at_;
     std::optional<Error> leave_error_;
     std::optional<TimePoint> failed_at_, peers_gone_;  // while leaving
-    MPI_Request barrier_ = MPI_REQUEST_NULL;
-    bool barrier_started_ = false;
+    MpiGoodbye goodbye_;
+    enum class Meeting { none, begun, met } meeting_ = Meeting::none;  // of all ranks, at the end
     bool initialised_elsewhere_ = false;
     std::function<Status()> job_;
     std::optional<Status> job_result_;

@@ -12,6 +12,12 @@ trap cleanup EXIT
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 HETERO_PROGRESS=never
 cd "$work" || exit 1
 command -v ompi-server >/dev/null || { echo "no ompi-server here"; exit 77; }
+if "$mpirun" --version | grep -q "Open MPI) 5"; then
+  "$bin/kv-send" mpi-port:a.port -o b.h5 2>err
+  [ $? -eq 2 ] && grep -q "Open MPI 5, which does not join jobs" err || { echo "FAILED: not refused"; cat err; exit 1; }
+  echo "this MPI does not join jobs"
+  exit 77
+fi
 limit_s=100  # a guard against hanging
 
 no() {

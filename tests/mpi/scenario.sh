@@ -79,6 +79,13 @@ case $scenario in
     job --enable-recovery -n 1 "$rank" --out mpi:1 --timeout 4 : -n 1 "$rank" --in mpi:0 --linger 2 --die-at-end --timeout 4
     [ "$status" -ne 124 ] && [ "$status" -ne 137 ] || no "the sender waited for ever"
     grep -qF "rank 1: no sign of life" "$work/err" || no "the sender does not say why" ;;
+  ulfm)  # the pair that has lost nobody goes on, and the rank that has lost its peer knows it at once
+    "$mpirun" --version | grep -q "Open MPI) 5" || { echo "this mpirun has no --with-ft"; exit 77; }
+    killed=1
+    job --with-ft ulfm -n 1 "$rank" --out mpi:1 --die-after-layers 4 : -n 1 "$rank" --in mpi:0 --out "$target" : \
+      -n 1 "$rank" --out mpi:3 --compute 5 --seed 7 : -n 1 "$rank" --in mpi:2 --seed 7 --compare
+    fails "rank 0: .*MPI_ERR_PROC_FAILED"
+    grep -qx identical "$work/out" || no "the others did not go on" ;;
   tiny_shm)
     for size in 64k 1m; do
       unshare -m sh -c "mount -t tmpfs -o size=$size tmpfs /dev/shm" 2>/dev/null || { echo "no private mounts here"; exit 77; }

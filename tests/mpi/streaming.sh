@@ -104,7 +104,7 @@ case $scenario in
     [ "$(grep -cF '"cat":"decode"' d.trace)" -eq 5 ] || no "not five tokens in the trace" ;;
   killed)  # in the middle; mpirun lets the other one live, which has to find out by itself
     for victim in sender receiver; do
-      one= two=
+      one='' two=''
       [ $victim = sender ] && one='--fault die=9' || two='--fault die=3'
       job --enable-recovery -n 1 bash -c 'hetero-prefill "$@"; echo $? >sent' - -m "$llama" --tokens @ids --chunk 16 \
         --max-rate 100Ki --timeout 4 -o mpi:1 $one : \

@@ -1,8 +1,11 @@
 #include "common/schemes.h"
 
 #include <algorithm>
+#include <filesystem>
 
+#include "base/toml.h"
 #include "kv/canonical.h"
+#include "plan/deploy.h"
 
 namespace hetero::tool {
 namespace {
@@ -32,15 +35,28 @@ std::string spec_text(const std::vector<kv::Scheme>& schemes) {
     return quant::to_text(first);
 }
 
-}  // namespace
-
-Result<Specs> read_plan(const std::string& path) {
+Result<Specs> read_precision_specs(const std::string& path) {
     Specs specs;
     HETERO_TRY(specs.plan, kv::read_precision_plan(path));
     specs.sinks = specs.plan->sinks;
     specs.window = specs.plan->window;
     specs.plan_path = path;
     return specs;
+}
+
+}  // namespace
+
+Result<Specs> read_plan(const std::string& path) {
+    constexpr std::size_t max_plan_bytes = 4U << 20;
+    HETERO_TRY(const std::string text, read_text_file(path, max_plan_bytes, "plan"));
+    HETERO_TRY(const TomlNode document, parse_toml(text, path));
+    if (document.find("deployment_plan") != nullptr) {
+        HETERO_TRY(const plan::DeploymentPlan deployment, plan::parse_deployment_plan(text, path));
+        if (deployment.precision_plan.empty()) return specs_of_name(deployment.wire);
+        // operator/ keeps an absolute one as it is.
+        return read_precision_specs((std::filesystem::path(path).parent_path() / deployment.precision_plan).string());
+    }
+    return read_precision_specs(path);
 }
 
 Result<Specs> specs_of_preset(std::string_view name) {
@@ -66,6 +82,9 @@ Status check_specs(Tool& tool, const Specs& specs, const kv::Identity& identity)
         return quant::find_codec(specs.v.codec)->check(specs.v.params, identity.head_dim_v);
     }
     HETERO_CHECK(kv::check_plan(*specs.plan, specs.plan_path, identity));
+    if (specs.plan->gate && !specs.plan->gate->passed) {
+        tool.note("{}: it did not pass its own gate of epsilon {}", specs.plan_path, specs.plan->gate->epsilon);
+    }
     if (!kv::same_weights(*specs.plan, identity)) {
         tool.note("{}: calibrated with other weights of the same source; its figures are theirs", specs.plan_path);
     }

@@ -18,6 +18,7 @@ struct Specs {
     std::optional<kv::PrecisionPlan> plan;
     std::string plan_path;
 };
+// Of kv-calibrate, or what a deployment plan of hetero-plan says of KV.
 Result<Specs> read_plan(const std::string& path);
 Result<Specs> specs_of_preset(std::string_view name);  // usage
 // The name of a preset, or one codec for K and V alike: usage.

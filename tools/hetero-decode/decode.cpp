@@ -80,10 +80,12 @@ public:
         HETERO_CHECK(read_prompt());
         HETERO_CHECK(make_sessions(storage));
         continued_ = make_header(loaded_, storage);
+        const std::string kv_dtype = engine::resident_name(continued_.k_schemes.front(), continued_.v_schemes.front());
+        tool_.report()["kv_dtype"] = kv_dtype;
         continued_.provenance = header_.provenance;
         continued_.provenance.push_back(
-            tool_.provenance(fmt::format("decode n={} kv_dtype={} precision={}", options_.generate.max_tokens,
-                                         continued_.k_schemes.front().codec, options_.model.precision_name())));
+            tool_.provenance(fmt::format("decode n={} kv_dtype={} precision={}", options_.generate.max_tokens, kv_dtype,
+                                         options_.model.precision_name())));
         const std::size_t n = header_.sequences.size(), batch = sessions_.size();
         if (batch < n) HETERO_CHECK(read_all());
         for (std::size_t first = 0; first < n; first += batch) {
@@ -207,7 +209,10 @@ private:
                 layer = std::move(held_[index][i]);
             }
             const Clock::time_point there = Clock::now();
-            HETERO_CHECK(session.import_layer(header_, i, layer, n_tokens));
+            if (const Status taken = session.import_layer(header_, i, layer, n_tokens); !taken) {
+                return fail_with(taken.error(),
+                                 fmt::format("{}: sequence {}", source_.name(), header_.sequences[index].id));
+            }
             const Clock::time_point imported = Clock::now();
             importing += imported - there;
             trace::add("import", fmt::format("layer {}", i), there, imported);

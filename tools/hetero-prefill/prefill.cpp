@@ -152,15 +152,15 @@ public:
         report["prefill_ms"] = number(milliseconds_);
         report["tokens_per_s"] = number(rate);
         const std::uint64_t bytes = stored_.payload_bytes();
-        report["kv_dtype"] = header.k_schemes.front().codec;
+        const std::string dtype = engine::resident_name(header.k_schemes.front(), header.v_schemes.front());
+        report["kv_dtype"] = dtype;
         report["kv_bytes"] = bytes;
         Json& sequences = report["sequences"] = describe(jobs_);
         for (std::size_t i = 0; i < first_tokens_.size(); ++i) sequences[i]["first_token"] = first_tokens_[i];
         const bool as_it_is = stored_.k_schemes == header.k_schemes && stored_.v_schemes == header.v_schemes;
         tool_.note("{} tokens ({} computed) in {:.1f} ms, {:.1f} tokens/s; KV {} bytes {}", n_tokens, computed_,
                    milliseconds_, rate, bytes,
-                   as_it_is ? header.k_schemes.front().codec
-                            : fmt::format("({:.2f} bits per value)", bits_per_value(stored_)));
+                   as_it_is ? dtype : fmt::format("({:.2f} bits per value)", bits_per_value(stored_)));
     }
 
 private:
@@ -352,6 +352,11 @@ Status run_warm(Tool& tool, const PrefillOptions& options) {
                                        session_options(options.model, kernels::DType::f16, options.chunk_tokens), 1));
     report_memory(tool, *session);
     const std::string folder = options.model.warm_folder().path;
+    if (session->packed_bytes() == 0) {
+        tool.note("{}: its weights are used as they lie in the file, nothing is packed and nothing kept",
+                  options.model.path);
+        return {};
+    }
     if (!session->warm()) {
         return fail(Errc::resource, "the packed weights are not kept in '{}'; name a folder with --cache", folder);
     }
@@ -407,15 +412,14 @@ Status run_prefill(Tool& tool, const PrefillOptions& options) {
     HETERO_CHECK(check_delivery(delivery, storage, prefix ? &prefix->header : nullptr));
     kv::Header header = make_header(loaded, storage);
     if (prefix) header.provenance = prefix->header.provenance;
-    header.provenance.push_back(
-        tool.provenance(fmt::format("prefill kv_dtype={} chunk={} precision={}", header.k_schemes.front().codec,
-                                    options.chunk_tokens, options.model.precision_name())));
+    const std::string dtype = engine::resident_name(header.k_schemes.front(), header.v_schemes.front());
+    header.provenance.push_back(tool.provenance(fmt::format("prefill kv_dtype={} chunk={} precision={}", dtype,
+                                                            options.chunk_tokens, options.model.precision_name())));
     if (options.transfer.dry_run) {
         for (const Job& job : jobs)
             header.sequences.push_back({job.prompt.id, job.prompt.tokens, -1, job.prompt.special_parsed, {}});
         std::uint64_t n_tokens = 0;
         for (const Job& job : jobs) n_tokens += job.prompt.tokens.size();
-        const std::string dtype = header.k_schemes.front().codec;
         tool.report()["dry_run"] = true;
         tool.report()["n_tokens"] = n_tokens;
         if (delivery.specs) {

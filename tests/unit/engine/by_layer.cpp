@@ -1,4 +1,5 @@
-// Prefill layer by layer, where layers are observed: the bits of chunk by chunk, and each layer complete when announced.
+// Prefill layer by layer, where layers are observed: the bits of chunk by chunk, and each layer complete when
+// announced.
 #include <thread>
 
 #include "support.h"

@@ -273,6 +273,37 @@ TEST_CASE("a file that changes after it was looked through is an error, not a wr
     CHECK(folder.names().empty());
 }
 
+TEST_CASE("logits that come late reach a file that can be resumed") {
+    const kv::State state = state_of();
+    kv::Header before = state.header;
+    before.late_logits = true;
+    for (kv::Sequence& sequence : before.sequences) {
+        sequence.logits.clear();
+        sequence.pending_token = -1;
+    }
+    const test::TempDir folder;
+    const auto write = [&](kv::Sink& sink, std::uint64_t layers) {
+        REQUIRE(sink.begin(before));
+        for (std::uint64_t i = 0; i < layers; ++i) REQUIRE(sink.write_layer(layer_of(state, i)));
+        if (layers < total_layers(before)) return sink.abort({Errc::peer, "rank 0: no sign of life"});
+        REQUIRE(sink.complete(state.header));
+        const Status done = sink.commit();
+        REQUIRE_MESSAGE(done, done.error().message);
+    };
+    const auto plain = kv::create_file(folder / "whole.h5", io::Overwrite::refuse);
+    REQUIRE(plain);
+    write(**plain, total_layers(before));
+    for (const std::uint64_t layers : {std::uint64_t{3}, total_layers(before)}) {
+        Resume resume(folder / "out.h5", at_once);
+        CHECK(resume.look_for(before, state_key(before)).empty() == (layers == 3));
+        const auto sink = resume.create_sink(io::Overwrite::refuse);
+        REQUIRE(sink);
+        write(**sink, layers);
+    }
+    CHECK(bytes_of(folder / "out.h5") == bytes_of(folder / "whole.h5"));
+    CHECK(folder.names() == std::vector<std::string>{"out.h5", "whole.h5"});
+}
+
 TEST_CASE("nothing is kept where the end is no matter of the peer, and where the sender's states have no key") {
     const kv::State state = state_of();
     const test::TempDir folder;

@@ -193,12 +193,13 @@ struct Ops {
     // Rotated heads: a row is a head, and `hadamard` is over blocks of the largest power of two that divides x.n.
     // y[rows][n]: the rows, rotated, in f32.
     void (*rotate_rows)(const KvValues& x, float* y);
-    // q * scale + zero, rotated, with a scale (and zero) for each row, as dequantize_rows; nothing may overflow f32. And the
-    // same without storing it: raises `error` to the largest distance from x, in f32.
+    // rotate_rows and encode_rows in one. `error`: null, or raised to the largest distance in f32 of x from what
+    // dequantize_rotated gives for it.
+    bool (*encode_rotated)(const KvValues& x, int levels, std::uint16_t* scale, std::uint16_t* zero, std::uint8_t* q,
+                           std::size_t q_stride, float* error);
+    // q * scale + zero, rotated, with a scale (and zero) for each row, as dequantize_rows; nothing may overflow f32.
     bool (*dequantize_rotated)(const std::uint8_t* q, std::size_t q_stride, bool is_signed, const float* scale,
                                const float* zero, const KvOutput& x, float* error);
-    void (*rotated_difference)(const std::uint8_t* q, std::size_t q_stride, bool is_signed, const float* scale,
-                               const float* zero, const KvValues& x, float* error);
     // Columns whose codes have unlike widths, 1 to 12 bits (the wf codecs of hetero-quant(7)).
     // Of n ranges, finite, >= 0, +0 for zero: `width` begins with 1 everywhere; then, n * (mean_width - 1) times, the column
     // with the largest step gets a bit more, the first of them among equals, unless it has 12. step = range / (2^width - 1).

@@ -118,12 +118,12 @@ HETERO_INLINE float largest_error(float scale, float zero_point) {
     return scale * 0.5F + (scale * 256 + __builtin_fabsf(zero_point)) * 0x1p-21F;
 }
 
-// Up to kBatch rows, whose scales and zeros (where Zero) are known. The error is measured where it may be larger than
-// `worst`: a row in some hundred.
-template <class T, bool Signed, bool Zero, bool Short>
+// Up to kBatch rows, whose scales and zeros (where Zero) are known; `beside(row)` is done with each. The error is
+// measured where it may be larger than `worst`: a row in some hundred.
+template <class T, bool Signed, bool Zero, bool Short, class Beside>
 HETERO_INLINE void quantize_batch(const KvValues& x, std::size_t first, std::size_t rows, const float* scale,
                                   const float* zero_point, std::uint8_t* q, std::size_t q_stride, float& worst,
-                                  std::size_t ahead) {
+                                  Beside beside) {
     float reciprocal[kBatch];
     for (std::size_t r = 0; r < rows; r += kLanes) {
         const std::size_t n = rows - r < kLanes ? rows - r : kLanes;
@@ -131,7 +131,7 @@ HETERO_INLINE void quantize_batch(const KvValues& x, std::size_t first, std::siz
     }
     for (std::size_t r = 0; r < rows; ++r, q += q_stride) {
         const Byte* p = row_of<T>(x, first + r);
-        if (ahead != 0) prefetch_some(p, x.n * T::kBytes, ahead);
+        beside(r);
         const float z = Zero ? zero_point[r] : 0;
         const Scales one{splat(scale[r]), splat(reciprocal[r]), splat(z)};
         const bool divide = !Short && needs_division(scale[r]);
@@ -153,37 +153,51 @@ void quantize_rows_as(const KvValues& x, const float* scale, const float* zero_p
     for (std::size_t first = 0; first < x.rows; first += kBatch, q += kBatch * q_stride) {
         const std::size_t rows = x.rows - first < kBatch ? x.rows - first : kBatch;
         bool is_short = T::kBytes == 2 && zero_point == nullptr;
+        const auto nothing = [](std::size_t) {};
         for (std::size_t r = 0; r < rows; ++r) is_short &= has_f16_bits(scale[first + r]);
         if (is_short) {
             quantize_batch<T, Signed, false, T::kBytes == 2>(x, first, rows, scale + first, nullptr, q, q_stride, worst,
-                                                             0);
+                                                             nothing);
         } else if (zero_point == nullptr) {
-            quantize_batch<T, Signed, false, false>(x, first, rows, scale + first, nullptr, q, q_stride, worst, 0);
+            quantize_batch<T, Signed, false, false>(x, first, rows, scale + first, nullptr, q, q_stride, worst,
+                                                    nothing);
         } else {
             quantize_batch<T, Signed, true, false>(x, first, rows, scale + first, zero_point + first, q, q_stride,
-                                                   worst, 0);
+                                                   worst, nothing);
         }
     }
     if (error != nullptr) *error = worst;
 }
 
-// Extremes, scales and codes of a batch after the other, while it is in the nearest cache.
+// Batches of rows. While the codes of one are made, the extremes of the next are found and the one after that is
+// fetched, so that memory is read all the time.
 template <class T, bool Zero>
 bool encode_rows_as(const KvValues& x, int levels, std::uint16_t* scale, std::uint16_t* zero_point, std::uint8_t* q,
                     std::size_t q_stride, float* error) {
-    constexpr std::size_t batch = 32;
+    constexpr std::size_t batch = kBatch;
+    const std::size_t row_bytes = x.n * T::kBytes, ahead = batch * x.stride * T::kBytes;
     alignas(64) float low[kBatch] = {}, high[kBatch] = {}, scales[kBatch], zeros[kBatch];
     std::uint16_t scale_bits[kBatch], zero_bits[kBatch];
     float worst = error != nullptr ? *error : __builtin_huge_valf();
+    RowExtremes<T, !Zero> found;
+    const auto look = [&](std::size_t row, std::size_t place) {
+        const Byte* p = row_of<T>(x, row);
+        prefetch_some(p, row_bytes, ahead);
+        found.template add<false>(p, x.n, place);
+    };
+    for (std::size_t row = 0; row < batch && row < x.rows; ++row) look(row, row);
     for (std::size_t first = 0; first < x.rows; first += batch, q += batch * q_stride) {
-        const std::size_t rows = x.rows - first < batch ? x.rows - first : batch;
-        const KvValues some{x.type, row_of<T>(x, first), rows, x.stride, x.n};
-        if (!row_extremes<T, !Zero, false>(some, low, high)) return false;
+        const std::size_t rows = x.rows - first < batch ? x.rows - first : batch,
+                          next = first + batch < x.rows ? x.rows - first - batch : 0;
+        if (!found.finite()) return false;
+        found.give(low, high, rows);
         if (!batch_scales<Zero>(low, high, rows, levels, scale_bits, scales, zero_bits, zeros)) return false;
         std::memcpy(scale + first, scale_bits, rows * sizeof scale_bits[0]);
         if (Zero) std::memcpy(zero_point + first, zero_bits, rows * sizeof zero_bits[0]);
         quantize_batch<T, !Zero, Zero, !Zero && T::kBytes == 2>(x, first, rows, scales, zeros, q, q_stride, worst,
-                                                                batch * x.stride * T::kBytes);
+                                                                [&](std::size_t r) {
+                                                                    if (r < next) look(first + batch + r, r);
+                                                                });
     }
     if (error != nullptr) *error = worst;
     return true;

@@ -22,73 +22,81 @@ HETERO_INLINE I16x32 ordered(I16x32 v) {
     return Magnitude ? without_sign(v) : negative_reversed(v);
 }
 
-template <class T, bool Magnitude, bool Ahead>
-HETERO_INLINE bool extremes_of_words(const KvValues& x, float* mins, float* maxs) {
-    int lowest = 0, highest = 0;
+// Extremes of rows, one after the other, of at most kBatch of them.
+template <class T, bool Magnitude>
+struct RowExtremes {
+    int lowest = 0, highest = 0;  // of all rows so far
     std::uint16_t low[kBatch], high[kBatch];
-    for (std::size_t first = 0; first < x.rows; first += kBatch) {
-        const std::size_t rows = x.rows - first < kBatch ? x.rows - first : kBatch;
-        for (std::size_t row = 0; row < rows; ++row) {
-            const Byte* p = row_of<T>(x, first + row);
-            if (Ahead) prefetch(p);
-            const std::size_t head = x.n % kWords;  // what is no whole vector comes first
-            I16x32 a = ordered<Magnitude>(head != 0 ? load_words(p, head) : load_i16(p)), b = a;
-            for (std::size_t i = head != 0 ? head : kWords; i < x.n; i += kWords) {
-                if (Ahead) prefetch(p + 2 * i);
-                const I16x32 v = ordered<Magnitude>(load_i16(p + 2 * i));
-                if (!Magnitude) a = min(a, v);
-                b = max(b, v);
-            }
-            const int largest = largest_word(b);
-            highest = largest > highest ? largest : highest;
-            high[row] = bits_of_order(largest);
-            if (Magnitude) continue;
-            const int smallest = smallest_word(a);
-            lowest = smallest < lowest ? smallest : lowest;
-            low[row] = bits_of_order(smallest);
+
+    template <bool Ahead>
+    HETERO_INLINE void add(const Byte* p, std::size_t n, std::size_t row) {
+        if (Ahead) prefetch(p);
+        const std::size_t head = n % kWords;  // what is no whole vector comes first
+        I16x32 a = ordered<Magnitude>(head != 0 ? load_words(p, head) : load_i16(p)), b = a;
+        for (std::size_t i = head != 0 ? head : kWords; i < n; i += kWords) {
+            if (Ahead) prefetch(p + 2 * i);
+            const I16x32 v = ordered<Magnitude>(load_i16(p + 2 * i));
+            if (!Magnitude) a = min(a, v);
+            b = max(b, v);
         }
-        T::widen(high, maxs + first, rows);
-        if (!Magnitude) T::widen(low, mins + first, rows);
+        const int largest = largest_word(b);
+        highest = largest > highest ? largest : highest;
+        high[row] = bits_of_order(largest);
+        if (Magnitude) return;
+        const int smallest = smallest_word(a);
+        lowest = smallest < lowest ? smallest : lowest;
+        low[row] = bits_of_order(smallest);
     }
-    return highest < T::kInfinity && lowest >= -T::kInfinity;
-}
+    HETERO_INLINE void give(float* mins, float* maxs, std::size_t rows) const {
+        T::widen(high, maxs, rows);
+        if (!Magnitude) T::widen(low, mins, rows);
+    }
+    [[nodiscard]] HETERO_INLINE bool finite() const { return highest < T::kInfinity && lowest >= -T::kInfinity; }
+};
 
 template <bool Magnitude>
-HETERO_INLINE bool extremes_of_floats(const KvValues& x, float* mins, float* maxs) {
+struct RowExtremes<AsF32, Magnitude> {
     F32x16 poison = zero();  // 0 * x is NaN for infinities and NaN
-    for (std::size_t row = 0; row < x.rows; ++row) {
-        const auto* p = reinterpret_cast<const float*>(row_of<AsF32>(x, row));
+    float low[kBatch], high[kBatch];
+
+    template <bool Ahead>
+    HETERO_INLINE void add(const Byte* from, std::size_t n, std::size_t row) {
+        const auto* p = reinterpret_cast<const float*>(from);
         const F32x16 first = splat(p[0]);
-        F32x16 low = first, high = first;
-        for (std::size_t i = 0; i < x.n; i += kLanes) {
-            const std::size_t left = x.n - i;
+        F32x16 least = first, most = first;
+        for (std::size_t i = 0; i < n; i += kLanes) {
+            const std::size_t left = n - i;
             const F32x16 v = left >= kLanes ? load(p + i) : where_between(0, left, load(p + i, left), first);
             poison = fma(v, zero(), poison);
-            if (!Magnitude) low = min(low, v);
-            high = Magnitude ? max_abs(high, v) : max(high, v);
+            if (!Magnitude) least = min(least, v);
+            most = Magnitude ? max_abs(most, v) : max(most, v);
         }
-        if (!Magnitude) mins[row] = min_lane(low);
-        maxs[row] = max_lane(high);
+        if (!Magnitude) low[row] = min_lane(least);
+        high[row] = max_lane(most);
     }
-    return sum(poison) == 0;
-}
+    HETERO_INLINE void give(float* mins, float* maxs, std::size_t rows) const {
+        std::memcpy(maxs, high, rows * sizeof high[0]);
+        if (!Magnitude) std::memcpy(mins, low, rows * sizeof low[0]);
+    }
+    [[nodiscard]] HETERO_INLINE bool finite() const { return sum(poison) == 0; }
+};
 
-// Ahead: what comes next is fetched.
-template <class T, bool Magnitude, bool Ahead>
+template <class T, bool Magnitude>
 HETERO_INLINE bool row_extremes(const KvValues& x, float* mins, float* maxs) {
-    if constexpr (T::kBytes == 2) {
-        return extremes_of_words<T, Magnitude, Ahead>(x, mins, maxs);
-    } else {
-        return extremes_of_floats<Magnitude>(x, mins, maxs);
+    RowExtremes<T, Magnitude> found;
+    for (std::size_t first = 0; first < x.rows; first += kBatch) {
+        const std::size_t rows = x.rows - first < kBatch ? x.rows - first : kBatch;
+        for (std::size_t row = 0; row < rows; ++row) found.template add<true>(row_of<T>(x, first + row), x.n, row);
+        found.give(Magnitude ? nullptr : mins + first, maxs + first, rows);
     }
+    return found.finite();
 }
 
 bool min_max_rows(const KvValues& x, float* mins, float* maxs) {
     if (x.n == 0) return ref::min_max_rows(x, mins, maxs);
     return with_type(x.type, [&](auto type) {
         using T = decltype(type);
-        return mins == nullptr ? row_extremes<T, true, true>(x, mins, maxs)
-                               : row_extremes<T, false, true>(x, mins, maxs);
+        return mins == nullptr ? row_extremes<T, true>(x, mins, maxs) : row_extremes<T, false>(x, mins, maxs);
     });
 }
 

@@ -73,7 +73,7 @@ HETERO_INLINE void prefetch(const Byte* p) { __builtin_prefetch(p + kReadAhead);
 // What lies `ahead` bytes further, in steps of a cache line: blocks that are read twice have the next one fetched while
 // their codes are made, which takes longer than their extremes.
 HETERO_INLINE void prefetch_some(const Byte* p, std::size_t bytes, std::size_t ahead) {
-    for (std::size_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i + ahead);
+    for (std::size_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i + ahead, 0, 2);
 }
 
 // f with the type that a block has, AsF16{} for one.

@@ -32,8 +32,7 @@ HETERO_INLINE Exp exp_parts(F32x16 x) {
 // Correct over the whole range: 0 below -104, infinity above 89, exp(0) = 1 exactly.
 HETERO_INLINE F32x16 exp(F32x16 x) {
     const Exp e = exp_parts(min(splat(89.0F), max(splat(-104.0F), x)));
-    const I32x16 half = shift_right_signed<1>(e.power);  // 2^power itself may not be a normal number
-    return e.mantissa * pow2(half) * pow2(e.power - half);
+    return times_pow2(e.mantissa, e.power);
 }
 
 HETERO_INLINE F32x16 tanh(F32x16 x) {

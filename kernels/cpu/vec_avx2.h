@@ -138,6 +138,10 @@ HETERO_INLINE F32x16 pow2(I32x16 n) {  // 2^n, -126 <= n <= 127
     return {{_mm256_castsi256_ps(_mm256_slli_epi32(biased.part[0], 23)),
              _mm256_castsi256_ps(_mm256_slli_epi32(biased.part[1], 23))}};
 }
+HETERO_INLINE F32x16 times_pow2(F32x16 v, I32x16 n) {  // rounded once; -252 <= n <= 254, 2^n itself may be no number
+    const I32x16 half = shift_right_signed<1>(n);
+    return v * pow2(half) * pow2(n - half);
+}
 HETERO_INLINE I32x16 widen_unsigned(U8x16 v) {
     return {{_mm256_cvtepu8_epi32(v), _mm256_cvtepu8_epi32(_mm_srli_si128(v, 8))}};
 }

@@ -90,6 +90,9 @@ HETERO_INLINE I32x16 shift_right_signed(I32x16 v) {
 HETERO_INLINE F32x16 pow2(I32x16 n) {  // 2^n, -126 <= n <= 127
     return {{_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(n.part[0], _mm512_set1_epi32(127)), 23))}};
 }
+HETERO_INLINE F32x16 times_pow2(F32x16 v, I32x16 n) {  // rounded once, whatever n is
+    return {{_mm512_scalef_ps(v.part[0], _mm512_cvtepi32_ps(n.part[0]))}};
+}
 HETERO_INLINE I32x16 widen_unsigned(U8x16 v) { return {{_mm512_cvtepu8_epi32(v)}}; }
 HETERO_INLINE I32x16 widen_signed(U8x16 v) { return {{_mm512_cvtepi8_epi32(v)}}; }
 HETERO_INLINE U8x16 narrow(I32x16 v) { return _mm512_cvtepi32_epi8(v.part[0]); }  // low bytes

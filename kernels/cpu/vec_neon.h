@@ -156,6 +156,10 @@ HETERO_INLINE Part part_pow2(int32x4_t n) {
     return vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(n, vdupq_n_s32(127)), 23));
 }
 HETERO_INLINE F32x16 pow2(I32x16 n) { return HETERO_BY_PART(F32x16, part_pow2, n); }  // 2^n, -126 <= n <= 127
+HETERO_INLINE F32x16 times_pow2(F32x16 v, I32x16 n) {  // rounded once; -252 <= n <= 254, 2^n itself may be no number
+    const I32x16 half = shift_right_signed<1>(n);
+    return v * pow2(half) * pow2(n - half);
+}
 HETERO_INLINE I32x16 widen_signed(U8x16 v) {
     const int8x16_t bytes = vreinterpretq_s8_u8(v);
     const int16x8_t low = vmovl_s8(vget_low_s8(bytes)), high = vmovl_s8(vget_high_s8(bytes));

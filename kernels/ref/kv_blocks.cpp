@@ -24,6 +24,11 @@ struct Extremes {
     }
 };
 
+KvValues row_of(const KvValues& x, std::size_t row) {
+    const std::size_t bytes = dtype_info(x.type).block_bytes;
+    return {x.type, static_cast<const std::byte*>(x.data) + row * x.stride * bytes, 1, x.stride, x.n};
+}
+
 // scale(row, i), zero(row, i)
 template <class Scale, class Zero>
 void quantize(const KvValues& x, Scale scale, Zero zero, bool is_signed, std::uint8_t* q, std::size_t q_stride,
@@ -113,9 +118,7 @@ bool group_scales(const float* min, const float* max, std::size_t n, int levels,
 bool encode_rows(const KvValues& x, int levels, std::uint16_t* scale, std::uint16_t* zero, std::uint8_t* q,
                  std::size_t q_stride, float* error) {
     for (std::size_t row = 0; row < x.rows; ++row, q += q_stride) {
-        const KvValues one{x.type,
-                           static_cast<const std::byte*>(x.data) + row * x.stride * dtype_info(x.type).block_bytes, 1,
-                           x.stride, x.n};
+        const KvValues one = row_of(x, row);
         float min = 0, max = 0;
         if (!min_max_rows(one, zero != nullptr ? &min : nullptr, &max)) return false;
         if (!group_scales(&min, &max, 1, levels, scale + row, zero != nullptr ? zero + row : nullptr)) return false;
@@ -167,13 +170,20 @@ bool dequantize_rotated(const std::uint8_t* q, std::size_t q_stride, bool is_sig
     return finite;
 }
 
-void rotated_difference(const std::uint8_t* q, std::size_t q_stride, bool is_signed, const float* scale,
-                        const float* zero, const KvValues& x, float* error) {
+bool encode_rotated(const KvValues& x, int levels, std::uint16_t* scale, std::uint16_t* zero, std::uint8_t* q,
+                    std::size_t q_stride, float* error) {
     std::vector<float> values(x.n);
     for (std::size_t row = 0; row < x.rows; ++row, q += q_stride) {
-        rotated_row(q, is_signed, scale[row], zero == nullptr ? 0 : zero[row], x.n, values.data());
-        for (std::size_t i = 0; i < x.n; ++i) raise(error, std::fabs(value_at(x, row, i) - values[i]));
+        const KvValues one = row_of(x, row);
+        rotate_rows(one, values.data());
+        std::uint16_t* zero_of = zero != nullptr ? zero + row : nullptr;
+        if (!encode_rows({DType::f32, values.data(), 1, x.n, x.n}, levels, scale + row, zero_of, q, q_stride, nullptr))
+            return false;
+        rotated_row(q, zero == nullptr, f16_to_f32(scale[row]), zero != nullptr ? f16_to_f32(*zero_of) : 0, x.n,
+                    values.data());
+        max_difference(one, values.data(), error);
     }
+    return true;
 }
 
 void max_difference(const KvValues& x, const float* y, float* error) {

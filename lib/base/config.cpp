@@ -77,7 +77,13 @@ std::string environment_name(std::string_view key) {
     return name;
 }
 
-std::string_view nearest_name(std::string_view word, std::span<const std::string_view> known) {
+namespace {
+
+struct Nearest {
+    std::string_view name;
+    std::size_t changes = static_cast<std::size_t>(-1);
+};
+Nearest find_nearest(std::string_view word, std::span<const std::string_view> known) {
     // Optimal string alignment distance, three rows of the table at a time.
     auto distance = [word](std::string_view other) {
         std::vector<std::size_t> before(other.size() + 1), last(other.size() + 1), row(other.size() + 1);
@@ -97,16 +103,23 @@ std::string_view nearest_name(std::string_view word, std::span<const std::string
     };
     constexpr std::size_t longest = 64;  // the table is the product of both lengths, and the word comes from outside
     word = word.substr(0, longest);
-    std::string_view nearest;
-    std::size_t fewest = static_cast<std::size_t>(-1);
+    Nearest nearest;
     for (const std::string_view name : known) {
         const std::size_t changes = distance(name);
-        if (changes < fewest) {
-            fewest = changes;
-            nearest = name;
-        }
+        if (changes < nearest.changes) nearest = {name, changes};
     }
     return nearest;
+}
+
+}  // namespace
+
+std::string_view nearest_name(std::string_view word, std::span<const std::string_view> known) {
+    return find_nearest(word, known).name;
+}
+
+std::string_view meant_name(std::string_view word, std::span<const std::string_view> known) {
+    const Nearest nearest = find_nearest(word, known);
+    return nearest.changes <= std::max(word.size(), nearest.name.size()) / 3 ? nearest.name : std::string_view();
 }
 
 const Setting* Config::slot(std::string_view key) const {

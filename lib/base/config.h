@@ -61,5 +61,7 @@ private:
 
 // Of `known` the one that takes the fewest changes (insert, delete, replace, swap neighbours); empty if `known` is.
 [[nodiscard]] std::string_view nearest_name(std::string_view word, std::span<const std::string_view> known);
+// The same where it takes so few that it may have been meant, a change for three characters; else empty.
+[[nodiscard]] std::string_view meant_name(std::string_view word, std::span<const std::string_view> known);
 
 }  // namespace hetero

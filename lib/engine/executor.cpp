@@ -65,6 +65,47 @@ Executor::Sizes Executor::sizes_of(const model::Program& program) {
     return sizes;
 }
 
+// Layers are divided where the fewest values are carried from one to the next, as late as possible: after the FFN.
+Executor::Segments Executor::segments_of(const model::Program& program) {
+    const std::vector<std::vector<Range>> lives = lives_of(program);
+    const auto is_live = [&](std::size_t index, std::size_t before_op) {
+        return std::any_of(lives[index].begin(), lives[index].end(),
+                           [&](const Range& life) { return life.begin < before_op && before_op < life.end; });
+    };
+    const auto carried_width = [&](std::size_t before_op) {
+        std::size_t width = 0;
+        for (std::size_t i = 0; i < lives.size(); ++i) width += is_live(i, before_op) ? program.registers[i].width : 0;
+        return width;
+    };
+    Segments segments;
+    std::optional<std::size_t> attended;  // the op after the last attention
+    for (std::size_t i = 0; i < program.ops.size(); ++i) {
+        const bool writes_kv = std::holds_alternative<model::Qkv>(program.ops[i]) ||
+                               std::holds_alternative<model::LatentKv>(program.ops[i]);
+        if (writes_kv && attended) {
+            std::size_t best = *attended;
+            for (std::size_t at = best; at <= i; ++at)
+                if (carried_width(at) <= carried_width(best)) best = at;
+            segments.ends.push_back(best);
+            attended.reset();
+        }
+        if (std::holds_alternative<model::Attention>(program.ops[i])) attended = i + 1;
+    }
+    for (std::size_t i = 0; i < lives.size(); ++i) {
+        if (std::any_of(segments.ends.begin(), segments.ends.end(), [&](std::size_t at) { return is_live(i, at); }))
+            segments.carried.push_back(static_cast<model::Register>(i));
+    }
+    segments.ends.push_back(program.ops.size());
+    return segments;
+}
+
+std::uint64_t Executor::bytes_per_block_token(const model::Program& program) {
+    std::uint64_t elements = 0;
+    for (const model::Register index : segments_of(program).carried) elements += program.registers[index].width;
+    for (const model::RopeConfig& rope : program.ropes) elements += rope.rotary_dim;
+    return elements * sizeof(float);
+}
+
 std::vector<Value> Executor::values_of(const model::Program& program, std::size_t chunk_tokens, Precision precision) {
     using enum Scratch;
     const Sizes sizes = sizes_of(program);
@@ -129,7 +170,7 @@ std::uint64_t Executor::bytes_needed(const model::Program& program, std::uint32_
 }
 
 Executor::Executor(const model::Program& program, ThreadPool& pool, std::uint32_t chunk_tokens, Communicator& group,
-                   std::shared_ptr<const PackedWeights> packed, Exec exec)
+                   std::shared_ptr<const PackedWeights> packed, Exec exec, std::uint32_t block_tokens)
     : program_(program),
       pool_(pool),
       group_(group),
@@ -137,6 +178,8 @@ Executor::Executor(const model::Program& program, ThreadPool& pool, std::uint32_
       sizes_(sizes_of(program)),
       chunk_tokens_(chunk_tokens),
       exec_(exec),
+      segments_(segments_of(program)),
+      block_tokens_(block_tokens),
       slots_(program, chunk_tokens),
       packed_(std::move(packed)),
       tile_ops_(packed_ != nullptr ? kernels::tile_ops() : nullptr),
@@ -150,9 +193,16 @@ Executor::Executor(const model::Program& program, ThreadPool& pool, std::uint32_
     blocks_.reserve(tokens);
     wanted_.reserve(tokens);
     for (const model::RopeConfig& rope : program.ropes) {
-        const std::size_t pairs = rope.rotary_dim / 2;
-        ropes_.push_back({model::inverse_frequencies(rope), rope.attention_factor, std::vector<float>(tokens * pairs),
-                          std::vector<float>(tokens * pairs)});
+        const std::size_t values = std::max<std::size_t>(tokens, block_tokens) * (rope.rotary_dim / 2);
+        ropes_.push_back({model::inverse_frequencies(rope), rope.attention_factor, std::vector<float>(values),
+                          std::vector<float>(values)});
+    }
+    for (std::size_t i = 0; i < program.ops.size(); ++i) {
+        if (std::holds_alternative<model::Attention>(program.ops[i])) ops_for_kv_ = i + 1;
+    }
+    if (block_tokens != 0) {
+        for (const model::Register index : segments_.carried)
+            carried_.emplace_back(std::size_t{block_tokens} * program.registers[index].width);
     }
     const std::vector<Value> values =
         values_of(program, tokens, packed_ != nullptr ? Precision::fast : Precision::precise);
@@ -219,7 +269,8 @@ Status Executor::place(std::span<const Piece> pieces, std::size_t n_tokens, Rows
     return {};
 }
 
-Status Executor::run(std::span<const Piece> pieces, Phase phase, Rows rows, const LogitsFn& on_logits) {
+Status Executor::run(std::span<const Piece> pieces, Phase phase, Rows rows, const LogitsFn& on_logits,
+                     const LayerFn& on_layer) {
     std::size_t n_tokens = 0;
     for (const Piece& piece : pieces) {
         n_tokens += piece.tokens.size();
@@ -232,11 +283,62 @@ Status Executor::run(std::span<const Piece> pieces, Phase phase, Rows rows, cons
     tiling_ = phase == Phase::prefill ? tile_ops_ : nullptr;
     HETERO_CHECK(place(pieces, n_tokens, rows));
     fill_rope(n_tokens);
-    const Chunk chunk{pieces, n_tokens, phase, rows, &on_logits};
-    for (const model::Op& any : program_.ops) {
+    return run_ops(0, program_.ops.size(), {pieces, n_tokens, phase, rows, &on_logits, &on_layer});
+}
+
+Status Executor::run_by_layer(const Piece& block, Rows rows, const LogitsFn& on_logits, const LayerFn& on_layer) {
+    const std::size_t n_tokens = block.tokens.size();
+    if (n_tokens == 0 || n_tokens > block_tokens_ || block.first + n_tokens > block.cache->capacity()) {
+        return fail(Errc::internal, "executor: {} tokens at {} in a block of {} (capacity {})", n_tokens, block.first,
+                    block_tokens_, block.cache->capacity());
+    }
+    // All pages at once: from here on the table of the cache stays as it is, and other threads may read what is done.
+    HETERO_CHECK(block.cache->prepare(block.first, block.first + n_tokens));
+    tiling_ = tile_ops_;
+    const std::vector<float*> own = registers_;
+    const auto run_segment = [&](std::size_t begin_op, std::size_t end_op) -> Status {
+        for (std::size_t begin = 0; begin < n_tokens; begin += chunk_tokens_) {
+            const std::size_t count = std::min<std::size_t>(chunk_tokens_, n_tokens - begin);
+            const bool last = begin + count == n_tokens;
+            for (std::size_t i = 0; i < segments_.carried.size(); ++i) {
+                const model::Register index = segments_.carried[i];
+                registers_[index] = carried_[i].data() + begin * width(index);
+            }
+            rope_first_ = begin;
+            const Piece piece{block.tokens.subspan(begin, count), block.first + begin, block.cache};
+            const Rows wanted = rows == Rows::last && !last ? Rows::none : rows;
+            HETERO_CHECK(place({&piece, 1}, count, wanted));
+            if (begin_op == 0) fill_rope(count);
+            const LogitsFn shifted = [&](std::size_t index, std::span<const float> logits) {
+                return on_logits(begin + index, logits);
+            };
+            HETERO_CHECK(run_ops(begin_op, end_op,
+                                 {{&piece, 1}, count, Phase::prefill, wanted, &shifted, last ? &on_layer : nullptr}));
+        }
+        return {};
+    };
+    Status done;
+    std::size_t begin_op = 0;
+    for (const std::size_t end_op : segments_.ends) {
+        if (done) done = run_segment(begin_op, end_op);
+        begin_op = end_op;
+    }
+    registers_ = own;
+    rope_first_ = 0;
+    return done;
+}
+
+Status Executor::run_ops(std::size_t begin, std::size_t end, const Chunk& chunk) {
+    if (chunk.rows == Rows::none) end = std::min(end, ops_for_kv_);
+    rounded_ = nullptr;
+    for (std::size_t i = begin; i < end; ++i) {
+        const model::Op& any = program_.ops[i];
         HETERO_CHECK(std::visit([&](const auto& one) { return op(one, chunk); }, any));
         if (!std::holds_alternative<model::Normalize>(any)) rounded_ = nullptr;
         if (exec_ == Exec::eager && group_.size() == 1) HETERO_CHECK(look_at(any));
+        const auto* attention = std::get_if<model::Attention>(&any);
+        if (attention != nullptr && chunk.on_layer != nullptr && *chunk.on_layer)
+            HETERO_CHECK((*chunk.on_layer)(attention->layer));
     }
     return {};
 }
@@ -264,11 +366,18 @@ void Executor::fill_rope(std::size_t n_tokens) {
         for_tokens(n_tokens, 16 * pairs, [&](std::size_t token, int) {
             for (std::size_t pair = 0; pair < pairs; ++pair) {
                 const double angle = static_cast<double>(positions_[token]) * table.frequencies[pair];
-                table.cos[token * pairs + pair] = static_cast<float>(std::cos(angle) * table.factor);
-                table.sin[token * pairs + pair] = static_cast<float>(std::sin(angle) * table.factor);
+                const std::size_t at = (rope_first_ + token) * pairs + pair;
+                table.cos[at] = static_cast<float>(std::cos(angle) * table.factor);
+                table.sin[at] = static_cast<float>(std::sin(angle) * table.factor);
             }
         });
     }
+}
+
+kernels::RopeTable Executor::rope_table(std::size_t index) const {
+    const RopeTable& rope = ropes_[index];
+    const std::size_t pairs = rope.frequencies.size();
+    return {rope.cos.data() + rope_first_ * pairs, rope.sin.data() + rope_first_ * pairs, pairs};
 }
 
 Status Executor::op(const model::Embed& embed, const Chunk& chunk) {
@@ -320,8 +429,7 @@ Status Executor::op(const model::Qkv& qkv, const Chunk& chunk) {
     // Their errors grow most: they pass through a softmax, and stay in the cache.
     multiply_all(products, n_tokens, true);
 
-    const RopeTable& rope = ropes_[qkv.rope];
-    const kernels::RopeTable table{rope.cos.data(), rope.sin.data(), rope.frequencies.size()};
+    const kernels::RopeTable table = rope_table(qkv.rope);
     const kernels::RopePairing pairing = program_.ropes[qkv.rope].pairing;
     FirstError errors;
     for_tokens(n_tokens, q_width + k_width + v_width, [&](std::size_t token, int) {

@@ -39,12 +39,16 @@ public:
 
     // `program`, `pool` and `group` must outlive the executor. Chunks have at most `chunk_tokens` tokens. `packed` is
     // null for products that are Precision::precise.
+    // run_by_layer() takes at most `block_tokens`, a multiple of the chunk; 0: it is not used.
     Executor(const model::Program& program, ThreadPool& pool, std::uint32_t chunk_tokens, Communicator& group,
-             std::shared_ptr<const PackedWeights> packed = nullptr, Exec exec = Exec::graph);
-    // What the constructor takes with a pool of `threads`, without the KV cache and the packed weights.
+             std::shared_ptr<const PackedWeights> packed = nullptr, Exec exec = Exec::graph,
+             std::uint32_t block_tokens = 0);
+    // What the constructor takes with a pool of `threads`, without the KV cache and the packed weights, and without
+    // what block_tokens takes: so many bytes for each.
     [[nodiscard]] static std::uint64_t bytes_needed(const model::Program& program, std::uint32_t chunk_tokens,
                                                     const Communicator& group, Precision precision = Precision::precise,
                                                     Exec exec = Exec::graph, int threads = 1);
+    [[nodiscard]] static std::uint64_t bytes_per_block_token(const model::Program& program);
 
     // Some tokens of one sequence, at positions [first, first + tokens.size()).
     struct Piece {
@@ -59,7 +63,14 @@ public:
     // Errors: those of KvCache::prepare, of KvCache::store (the smallest place is named), of the group, and what
     // on_logits returns; with Exec::eager, a value that is not finite, named by op, register and position.
     static constexpr std::size_t head_block_tokens = 32;  // logits computed together: bounds the [tokens][vocab] buffer
-    Status run(std::span<const Piece> pieces, Phase phase, Rows rows, const LogitsFn& on_logits);
+    // `on_layer` (may be empty) is called when the K and V of a layer are in the caches, layer by layer in order; an
+    // error from it ends run().
+    using LayerFn = std::function<Status(std::uint32_t layer)>;
+    Status run(std::span<const Piece> pieces, Phase phase, Rows rows, const LogitsFn& on_logits,
+               const LayerFn& on_layer = {});
+    // Prefill of more tokens of one sequence than a chunk has: all of them pass a layer, chunk by chunk, before the
+    // next layer is begun, so that its K and V are complete early. The bits are those of run() with chunk after chunk.
+    Status run_by_layer(const Piece& block, Rows rows, const LogitsFn& on_logits, const LayerFn& on_layer);
     // Called before each attention op; an error ends run(). Empty: no more.
     void observe_queries(QueriesFn on_queries) { on_queries_ = std::move(on_queries); }
 
@@ -70,6 +81,12 @@ private:
         Phase phase = Phase::prefill;
         Rows rows = Rows::none;
         const LogitsFn* on_logits = nullptr;
+        const LayerFn* on_layer = nullptr;  // null or empty: nobody asks
+    };
+    // Where run_by_layer() divides the ops, and the registers that hold a value there.
+    struct Segments {
+        std::vector<std::size_t> ends;  // one past the last op of each
+        std::vector<model::Register> carried;
     };
     // Queries that attend in one task: tokens [begin, end) of those in flight.
     struct QueryBlock {
@@ -85,7 +102,7 @@ private:
     struct RopeTable {
         std::vector<double> frequencies;  // [pair], radians per position
         double factor = 1;                // of the rotated values
-        std::vector<float> cos, sin;      // [token of the chunk][pair]
+        std::vector<float> cos, sin;      // [token of the chunk, or of the block][pair]
     };
     // y[token][row] = W x[token], for one matrix of a group that is computed together.
     struct Product {
@@ -102,6 +119,7 @@ private:
     };
 
     static Sizes sizes_of(const model::Program& program);
+    static Segments segments_of(const model::Program& program);
     // The buffers that are planned: the program's registers, then these.
     enum class Scratch : std::uint8_t {
         k,
@@ -130,6 +148,8 @@ private:
     [[nodiscard]] std::size_t width(model::Register index) const { return program_.registers[index].width; }
     Status place(std::span<const Piece> pieces, std::size_t n_tokens, Rows rows);
     void fill_rope(std::size_t n_tokens);
+    [[nodiscard]] kernels::RopeTable rope_table(std::size_t index) const;  // of the chunk in work
+    Status run_ops(std::size_t begin, std::size_t end, const Chunk& chunk);
 
     Status op(const model::Embed& embed, const Chunk& chunk);
     Status op(const model::Normalize& one, const Chunk& chunk);
@@ -222,6 +242,11 @@ private:
     std::span<float> residual_;              // [token][col], of fine products
     std::span<float> spans_;                 // [token][head][span][max, sum, head_dim] of a decode step
     std::vector<RopeTable> ropes_;           // [rope]
+    std::size_t rope_first_ = 0;             // where the chunk in work has its rows in them
+    std::size_t ops_for_kv_ = 0;             // those after it only serve logits
+    Segments segments_;
+    std::uint32_t block_tokens_;
+    std::vector<AlignedVector<float>> carried_;  // [register of segments_.carried][token of the block][width]
     Slots slots_;
     std::shared_ptr<const PackedWeights> packed_;  // null: precise
     // Prefill in bf16 (kernels/api/tiles.h), where this backend has it and the weights are packed.

@@ -26,8 +26,7 @@ void Executor::multiply_heads(const model::Matrix& weight, std::size_t n_heads, 
 
 Status Executor::op(const model::LatentKv& kv, const Chunk& chunk) {
     const model::KvLayout& layout = program_.kv[kv.layer];
-    const RopeTable& rope = ropes_[kv.rope];
-    const kernels::RopeTable table{rope.cos.data(), rope.sin.data(), rope.frequencies.size()};
+    const kernels::RopeTable table = rope_table(kv.rope);
     const kernels::RopePairing pairing = program_.ropes[kv.rope].pairing;
     const std::size_t stride = width(kv.in);
     float* in = at(kv.in);
@@ -52,8 +51,7 @@ Status Executor::op(const model::LatentQuery& query, const Chunk& chunk) {
     float* out = at(query.out);
     multiply_heads(query.k_absorb, query.n_heads, in, width(query.in), in_head, out, width(query.out), out_head,
                    n_tokens);
-    const RopeTable& rope = ropes_[query.rope];
-    const kernels::RopeTable table{rope.cos.data(), rope.sin.data(), rope.frequencies.size()};
+    const kernels::RopeTable table = rope_table(query.rope);
     const kernels::RopePairing pairing = program_.ropes[query.rope].pairing;
     const Range heads = share_.heads(query.n_heads);
     pool_.parallel_for(n_tokens, [&](std::size_t token, int) {

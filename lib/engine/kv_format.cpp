@@ -26,6 +26,15 @@ Result<KvCodecs> resident_codecs(std::string_view name) {
         "'{}' is not a KV type; there are f16, bf16, f32, int8, int4, fp8_e4m3fn, int8-channel and int4-channel", name);
 }
 
+std::string resident_name(const kv::Scheme& k, const kv::Scheme& v) {
+    for (const char* name : {"int8", "int4", "fp8_e4m3fn", "int8-channel", "int4-channel"}) {
+        const auto codecs = resident_codecs(name);
+        if (codecs && codecs->k == quant::Spec{k.codec, k.params} && codecs->v == quant::Spec{v.codec, v.params})
+            return name;
+    }
+    return k.codec;
+}
+
 kv::Scheme scheme_of(const KvStorage& storage, kv::PartId part) {
     kv::Scheme scheme;
     scheme.source_dtype = storage.dtype;

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "base/result.h"
@@ -22,6 +23,9 @@ struct KvCodecs {
 // "int8", "fp8_e4m3fn": per token and head. "int4": rotated, groups of 32. "int8-channel", "int4-channel": K by channel
 // over 32 tokens, V rotated, int8 per token or int4 in groups of 32. usage: another name.
 [[nodiscard]] Result<KvCodecs> resident_codecs(std::string_view name);
+
+// The other way round: the name that resident_codecs() takes, or a float's. Of other pairs: that of K.
+[[nodiscard]] std::string resident_name(const kv::Scheme& k, const kv::Scheme& v);
 
 struct KvStorage {
     kernels::DType dtype = kernels::DType::f16;      // of floats

@@ -49,6 +49,15 @@ Status check_memory(std::uint64_t kv_bytes, std::uint64_t work_bytes, std::uint3
     return {};
 }
 
+// Not more than a prompt can have, and whole chunks: 0 where one is all there would be.
+std::uint32_t block_tokens_of(const Options& options, const model::Program& program, std::uint64_t capacity,
+                              std::uint32_t chunk) {
+    const std::uint64_t most = block_bytes / std::max<std::uint64_t>(Executor::bytes_per_block_token(program), 1);
+    const std::uint64_t needed = (capacity + chunk - 1) / chunk;
+    const std::uint64_t chunks = std::min(needed, std::min(options.block_tokens, most) / chunk);
+    return chunks < 2 ? 0 : static_cast<std::uint32_t>(chunks * chunk);
+}
+
 kv::LayerShape layer_shape(const model::KvLayout& layout) {
     if (layout.kind == model::KvLayout::Kind::latent) return {kv::LayerKind::mla, 0};
     return layout.window == 0 ? kv::LayerShape{} : kv::LayerShape{kv::LayerKind::swa, layout.window};
@@ -91,7 +100,7 @@ kv::Identity identity_of(const model::Model& model, const Digest& tokenizer_dige
 // What the sessions of one family share.
 struct Session::Core {
     Core(std::shared_ptr<const model::Model> model_, const Options& options_, Communicator& group_,
-         std::uint32_t chunk_tokens_, std::shared_ptr<KvPool> kv_)
+         std::uint32_t chunk_tokens_, std::uint32_t block_tokens_, std::shared_ptr<KvPool> kv_)
         : model(std::move(model_)),
           options(options_),
           group(group_),
@@ -99,8 +108,10 @@ struct Session::Core {
           kv(std::move(kv_)),
           packed(options.precision == Precision::fast ? PackedWeights::of(model, pool, Share(group), options.warm)
                                                       : nullptr),
-          executor(model->program, pool, most_tokens(chunk_tokens_, options), group, packed, options.exec),
-          chunk_tokens(chunk_tokens_) {
+          executor(model->program, pool, most_tokens(chunk_tokens_, options), group, packed, options.exec,
+                   block_tokens_),
+          chunk_tokens(chunk_tokens_),
+          block_tokens(block_tokens_) {
         pieces.reserve(options.sequences);
     }
     [[nodiscard]] static std::uint32_t most_tokens(std::uint32_t chunk, const Options& options) {
@@ -114,7 +125,7 @@ struct Session::Core {
     std::shared_ptr<KvPool> kv;
     std::shared_ptr<const PackedWeights> packed;  // null: Precision::precise
     Executor executor;
-    std::uint32_t chunk_tokens;
+    std::uint32_t chunk_tokens, block_tokens;
     std::vector<Executor::Piece> pieces;  // of a step
 };
 
@@ -134,7 +145,8 @@ struct Session::Impl {
     KvCache cache;
     std::uint64_t position = 0;
     std::uint64_t import_tokens = 0;
-    std::vector<bool> imported;             // [layer], empty unless an import is under way
+    std::vector<bool> imported;  // [layer], empty unless an import is under way
+    LayerFn on_layer;
     std::vector<std::uint64_t> first_held;  // [layer] tokens before it are not in the cache: the state had none
 
     Status check_ready() const;
@@ -177,6 +189,8 @@ Result<std::unique_ptr<Session>> Session::create(std::shared_ptr<const model::Mo
     std::uint64_t work_bytes =
         Executor::bytes_needed(program, Core::most_tokens(chunk, options), group, options.precision, options.exec,
                                options.threads > 0 ? options.threads : default_thread_count());
+    const std::uint32_t block = block_tokens_of(options, program, capacity_tokens, chunk);
+    work_bytes += block * Executor::bytes_per_block_token(program);
     const bool fast = options.precision == Precision::fast;
     if (fast && !PackedWeights::kept(*model, Share(group))) {
         work_bytes += PackedWeights::bytes_needed(program, Share(group));
@@ -185,7 +199,7 @@ Result<std::unique_ptr<Session>> Session::create(std::shared_ptr<const model::Mo
     HETERO_TRY(std::shared_ptr<KvPool> pool, KvPool::create(program.kv, storage, pages, heads));
     HETERO_TRY(KvCache cache, KvCache::create(pool, capacity_tokens));
     try {
-        auto core = std::make_shared<Core>(std::move(model), options, group, chunk, std::move(pool));
+        auto core = std::make_shared<Core>(std::move(model), options, group, chunk, block, std::move(pool));
         return std::unique_ptr<Session>(new Session(std::make_unique<Impl>(std::move(core), std::move(cache))));
     } catch (const std::exception& error) {  // memory, or threads
         return fail(Errc::resource, "cannot set up a session of {} tokens: {}", capacity_tokens, error.what());
@@ -219,10 +233,16 @@ bool Session::warm() const noexcept { return impl_->core->packed != nullptr && i
 std::uint64_t Session::packed_bytes() const noexcept {
     return impl_->core->packed == nullptr ? 0 : impl_->core->packed->bytes();
 }
+std::uint64_t Session::kv_bytes() const noexcept {
+    const KvPool& pool = impl_->cache.pool();
+    return (pool.pages() - pool.free_pages()) * pool.page_bytes();
+}
 std::uint64_t Session::position() const noexcept { return impl_->position; }
 std::uint64_t Session::capacity() const noexcept { return impl_->cache.capacity(); }
 
 void Session::observe_queries(QueriesFn on_queries) { impl_->core->executor.observe_queries(std::move(on_queries)); }
+
+void Session::observe_layers(LayerFn on_layer) { impl_->on_layer = std::move(on_layer); }
 
 Status Session::Impl::check_ready() const {
     if (imported.empty()) return {};
@@ -249,17 +269,34 @@ Status Session::prefill(std::span<const TokenId> tokens, Logits which, const Log
                         const std::function<void(std::uint64_t done)>& on_progress) {
     HETERO_CHECK(impl_->check_ready());
     HETERO_CHECK(impl_->check_tokens(tokens));
+    Core& core = *impl_->core;
+    const std::uint64_t end = impl_->position + tokens.size();
+    // Blocks only where they make layers complete early; the last one is whole, as it is the one that does.
+    const bool by_layer = impl_->on_layer && core.block_tokens != 0 && tokens.size() > core.chunk_tokens;
+    const std::size_t most = by_layer ? core.block_tokens : core.chunk_tokens;
+    const std::size_t rest = by_layer ? tokens.size() % most : 0;
     for (std::size_t done = 0; done < tokens.size();) {
         const std::span<const TokenId> chunk =
-            tokens.subspan(done, std::min<std::size_t>(impl_->core->chunk_tokens, tokens.size() - done));
+            tokens.subspan(done, done == 0 && rest != 0 ? rest : std::min<std::size_t>(most, tokens.size() - done));
         const std::uint64_t first = impl_->position;
+        const bool last = done + chunk.size() == tokens.size();
         Rows rows = Rows::none;
         if (on_logits && which == Logits::all) rows = Rows::all;
-        if (on_logits && which == Logits::last && done + chunk.size() == tokens.size()) rows = Rows::last;
+        if (on_logits && which == Logits::last && last) rows = Rows::last;
+        Executor::LayerFn on_layer;
+        if (impl_->on_layer && (last || (by_layer && on_progress))) {
+            on_layer = [&](std::uint32_t layer) -> Status {
+                if (by_layer && on_progress)
+                    on_progress(done + chunk.size() * (layer + 1) / (impl_->model->program.kv.size() + 1));
+                return last ? impl_->on_layer(layer, end) : Status{};
+            };
+        }
+        const auto give = [&](std::size_t index, std::span<const float> logits) {
+            return on_logits(first + index, logits);
+        };
         const Executor::Piece piece{chunk, first, &impl_->cache};
-        HETERO_CHECK(impl_->core->executor.run(
-            {&piece, 1}, Phase::prefill, rows,
-            [&](std::size_t index, std::span<const float> logits) { return on_logits(first + index, logits); }));
+        HETERO_CHECK(by_layer ? core.executor.run_by_layer(piece, rows, give, on_layer)
+                              : core.executor.run({&piece, 1}, Phase::prefill, rows, give, on_layer));
         impl_->position += chunk.size();
         done += chunk.size();
         if (on_progress) on_progress(done);
@@ -318,10 +355,11 @@ kv::Part Session::Impl::empty_part(const kv::Scheme& scheme, std::uint64_t n_tok
     return part;
 }
 
-Result<kv::Layer> Session::export_layer(std::uint32_t layer) const {
+Result<kv::Layer> Session::export_layer(std::uint32_t layer) const { return export_layer(layer, impl_->position); }
+
+Result<kv::Layer> Session::export_layer(std::uint32_t layer, std::uint64_t n_tokens) const {
     HETERO_CHECK(impl_->check_ready());
     const KvCache& cache = impl_->cache;
-    const std::uint64_t n_tokens = impl_->position;
     if (layer >= impl_->model->program.kv.size()) return fail(Errc::usage, "there is no layer {}", layer);
     const std::uint64_t first = layer_shape(impl_->model->program.kv[layer]).first_token(n_tokens);
     if (first < impl_->first_held[layer]) {
@@ -352,8 +390,10 @@ kv::Shard Session::shard() const {
             impl_->cache.first_head(0), impl_->cache.heads(0)};
 }
 
-Result<kv::Layer> Session::gather_layer(std::uint32_t layer) const {
-    HETERO_TRY(kv::Layer own, export_layer(layer));
+Result<kv::Layer> Session::gather_layer(std::uint32_t layer) const { return gather_layer(layer, impl_->position); }
+
+Result<kv::Layer> Session::gather_layer(std::uint32_t layer, std::uint64_t n_tokens) const {
+    HETERO_TRY(kv::Layer own, export_layer(layer, n_tokens));
     Communicator& group = impl_->group;
     if (group.size() == 1) return own;
     const KvCache& cache = impl_->cache;
@@ -381,7 +421,7 @@ Result<kv::Layer> Session::gather_layer(std::uint32_t layer) const {
         }
         return whole;
     } catch (const std::bad_alloc&) {
-        return fail(Errc::resource, "out of memory while gathering layer {} ({} tokens)", layer, impl_->position);
+        return fail(Errc::resource, "out of memory while gathering layer {} ({} tokens)", layer, n_tokens);
     }
 }
 

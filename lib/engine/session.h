@@ -25,6 +25,9 @@ struct Options {
     int threads = 0;                                // 0: default_thread_count()
     kernels::DType kv_dtype = kernels::DType::f16;  // resident type: f16, bf16, f32
     std::uint32_t chunk_tokens = 512;               // of prefill
+    // Where layers are observed, so many tokens pass a layer before the next one begins: memory for the activations
+    // between two layers, at most block_bytes. 0: chunk after chunk.
+    std::uint64_t block_tokens = 0;
     // The processes that compute together, one session in each; outlives the session. Each keeps the K and V of its own
     // heads, and all make the same calls with the same arguments.
     Communicator* group = nullptr;             // null: this process alone
@@ -32,8 +35,10 @@ struct Options {
     WarmFolder warm = {};                      // of Precision::fast
     Exec exec = Exec::graph;                   // how the ops are run; the bits are the same
     std::uint32_t sequences = 1;               // memory for so many: a session and its forks
-    std::optional<KvCodecs> kv_codecs = {};         // K and V stay in codes instead, made from f16 (kv_dtype)
+    std::optional<KvCodecs> kv_codecs = {};    // K and V stay in codes instead, made from f16 (kv_dtype)
 };
+
+inline constexpr std::uint64_t default_block_tokens = 8192, block_bytes = 256ULL << 20;
 
 enum class Logits { none, last, all };
 
@@ -57,6 +62,7 @@ public:
     [[nodiscard]] kernels::DType kv_dtype() const noexcept;
     // How export_layer() stores a part, in every layer.
     [[nodiscard]] kv::Scheme kv_scheme(kv::PartId part) const;
+    [[nodiscard]] std::uint64_t kv_bytes() const noexcept;  // of the pages in use, by sessions forked from it, too
     [[nodiscard]] std::uint64_t packed_bytes()
         const noexcept;                                     // of its weights, shared with sessions of the same model
     [[nodiscard]] bool warm() const noexcept;               // a file of Options::warm has them
@@ -77,6 +83,13 @@ public:
     // Called with the queries of every layer while tokens are computed; empty: no more.
     void observe_queries(QueriesFn on_queries);
 
+    // Called by prefill(), in the thread that called it and in the order of layers, when the K and V of all tokens of a
+    // layer are in the cache, `end` of them in all; later layers are still to be computed. From then on another thread
+    // may call export_layer(layer, end), until prefill() returns and longer, as long as nothing else changes the
+    // session. An error ends prefill(), as usual with an unspecified position. Empty: no more.
+    using LayerFn = std::function<Status(std::uint32_t layer, std::uint64_t end)>;
+    void observe_layers(LayerFn on_layer);
+
     // Another sequence that begins with the first n_tokens of this one, of the same capacity: it uses the same weights,
     // threads and memory, shares the pages of what is common, and is used by the same thread. With 0 it is empty.
     // Errors: usage (more tokens than there are, or than can_truncate() lets go back to), resource.
@@ -95,10 +108,13 @@ public:
     // The cache as a layer of a KV state, in the resident type: the heads of this rank, of the tokens before position()
     // that layer_shapes() says are stored. Errors: usage (no such layer; tokens that an imported state did not have).
     Result<kv::Layer> export_layer(std::uint32_t layer) const;
+    // The same of the first `end` tokens, while prefill() runs: see observe_layers().
+    Result<kv::Layer> export_layer(std::uint32_t layer, std::uint64_t end) const;
     // Which heads these are, as the header of such a state says it.
     [[nodiscard]] kv::Shard shard() const;
     // The heads of all ranks, on the group's rank 0; the others get an empty layer. A call of all ranks.
     Result<kv::Layer> gather_layer(std::uint32_t layer) const;
+    Result<kv::Layer> gather_layer(std::uint32_t layer, std::uint64_t end) const;
     // Replaces the cache of one layer; all layers must be given, in any order, before the session is used.
     // n_tokens of every layer must agree. A state in the resident type or codec is taken bit for bit, any other codec
     // is decoded to it. A layer has the tokens that header.layer_shape(layer) says; a layer with a window may come

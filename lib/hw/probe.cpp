@@ -20,6 +20,7 @@ constexpr Section sections[] = {
     {"cpu", probe_cpu},
     {"topology", probe_topology},
     {"memory", probe_memory},
+    {"limits", probe_limits},
     {"gpus", probe_gpus},
     {"mpi", probe_mpi},
     {"fabric", probe_fabric},
@@ -31,6 +32,7 @@ constexpr Section sections[] = {
     {"attention", probe_attention},
     {"kv_codecs", probe_kv_codecs},
     {"disk", probe_disk},
+    {"shm", probe_shm},
 };
 
 }  // namespace

@@ -276,7 +276,17 @@ Status read_machine(const Table& table, Origin origin, Machine& out) {
     out.clock_synchronized = table.table("clock").flag("synchronized");
     out.cma_allowed = table.table("process_copy").flag("cma_allowed");
     out.driver_version = table.table("gpus").table("nvml").text("driver_version");
-    out.driver_cuda_version = table.table("gpus").table("cuda").text("cuda_version");
+    out.driver_cuda_version = table.table("gpus").table("nvml").text("cuda_version");
+    out.cuda_version = table.table("gpus").table("cuda").text("cuda_version");
+    out.gpus_unknown = table.table("gpus").table("cuda").text("devices_unknown");
+    const Table memory = table.table("memory");
+    out.memory_available_bytes = memory.bytes("memory_available_bytes");
+    out.huge_pages_free = memory.bytes("huge_pages_free");
+    out.transparent_huge_pages = memory.text("transparent_huge_pages");
+    HETERO_CHECK(table.table("cpu").number("cpus_online", out.cpus_online));
+    HETERO_CHECK(table.table("cpu").number("cpus_allowed", out.cpus_allowed));
+    for (const Table& port : table.table("fabric").tables("rdma_ports"))
+        if (port.text("state").ends_with("ACTIVE")) ++out.rdma_ports_active;
     return {};
 }
 
@@ -295,6 +305,7 @@ Status read_link(const Table& table, Origin origin, const Profile& profile, Link
     HETERO_CHECK(read_origin(table, "origin", link.origin));
     link.latency_us = table.figure("latency_us");
     link.gb_per_s = table.figure("gb_per_s");
+    link.both_ways_gb_per_s = table.figure("both_ways_gb_per_s");
     link.asymmetric = table.flag("asymmetric").value_or(false);
     const auto sizes = table.list<std::uint64_t>("message_bytes");
     const auto rates = table.list<double>("message_gb_per_s");

@@ -98,7 +98,13 @@ struct Machine {
     StorageRate disk, shm;
     std::optional<std::uint64_t> memlock_bytes;  // none: no limit, or not known (memlock_unlimited)
     std::optional<bool> memlock_unlimited, clock_synchronized, cma_allowed;
-    std::string driver_version, driver_cuda_version;  // may be empty
+    std::optional<std::uint64_t> memory_available_bytes, huge_pages_free;
+    std::string transparent_huge_pages;             // always, madvise, never; may be empty
+    std::string driver_version;                     // may be empty
+    std::string driver_cuda_version, cuda_version;  // as NVML and as CUDA have it; may be empty
+    std::string gpus_unknown;                       // why no GPU is known
+    std::optional<int> cpus_online, cpus_allowed;
+    int rdma_ports_active = 0;
 };
 
 // One direction, between two machines or two places in one (then `from` is `to`).
@@ -107,8 +113,9 @@ struct Link {
     std::optional<int> from_rank, to_rank;
     std::string via;  // "mpi", "nvlink" ...; may be empty
     Origin origin = Origin::measured;
-    std::optional<double> latency_us;  // of a small message
-    std::optional<double> gb_per_s;    // of the largest messages
+    std::optional<double> latency_us;          // of a small message
+    std::optional<double> gb_per_s;            // of the largest messages
+    std::optional<double> both_ways_gb_per_s;  // of both directions at once, their sum
     struct Size {
         std::uint64_t message_bytes = 0;
         double gb_per_s = 0;

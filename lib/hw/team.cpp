@@ -15,6 +15,15 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+void bind_to(int cpu) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(cpu, &set);
+    ::sched_setaffinity(0, sizeof set, &set);  // a wish: without it the figures are only less steady
+}
+
+}  // namespace
+
 std::vector<int> allowed_cpus() {
     std::vector<int> cpus;
     cpu_set_t set;
@@ -26,18 +35,9 @@ std::vector<int> allowed_cpus() {
     return cpus;
 }
 
-void bind_to(int cpu) {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    CPU_SET(cpu, &set);
-    ::sched_setaffinity(0, sizeof set, &set);  // a wish: without it the figures are only less steady
-}
-
-}  // namespace
-
 double best_round_seconds(int threads, double budget_s, const std::function<void(int)>& setup,
-                          const std::function<void(int)>& body) {
-    const std::vector<int> cpus = allowed_cpus();
+                          const std::function<void(int)>& body, std::vector<int> cpus) {
+    if (cpus.empty()) cpus = allowed_cpus();
     const bool bind = static_cast<std::size_t>(threads) <= cpus.size();
     std::barrier barrier(threads);
     std::atomic<int> state{0};  // 0: wait for all to exist, 1: go, -1: some thread could not be started

@@ -94,6 +94,15 @@ void AtomicFile::discard() noexcept {
     if (registration_ != nullptr) std::exchange(registration_, nullptr)->release(true);
 }
 
+void AtomicFile::keep() noexcept {
+    if (registration_ != nullptr) std::exchange(registration_, nullptr)->release(false);
+}
+
+void AtomicFile::remove() noexcept {
+    if (fd_ >= 0) ::unlink(temporary_.c_str());
+    discard();
+}
+
 Status AtomicFile::write(std::span<const std::byte> bytes) {
     if (fd_ < 0) return fail(Errc::internal, "{}: written after it was published", shown_);
     constexpr std::size_t piece = 1U << 30;  // Linux writes at most 2 GiB at once
@@ -140,10 +149,11 @@ Status AtomicFile::give_name() {
 Status AtomicFile::publish() {
     if (fd_ < 0) return fail(Errc::internal, "{}: published twice", shown_);
     if (Status named = give_name(); !named) {
+        if (registration_ == nullptr) ::unlink(temporary_.c_str());
         discard();
         return named;
     }
-    std::exchange(registration_, nullptr)->release(false);
+    keep();
     HETERO_TRY(const SplitPath target, split_path(path_));
     return sync_folder(target.folder, shown_);
 }

@@ -34,7 +34,7 @@ public:
     // Messages name the file `shown`; by default its path.
     static Result<AtomicFile> create(const std::string& path, Overwrite overwrite, unsigned mode = private_file,
                                      const std::string& shown = {});
-    ~AtomicFile();  // removes the temporary unless published
+    ~AtomicFile();  // removes the temporary unless published or kept
     AtomicFile(AtomicFile&& other) noexcept;
     AtomicFile& operator=(AtomicFile&& other) noexcept;
     AtomicFile(const AtomicFile&) = delete;
@@ -42,6 +42,12 @@ public:
 
     [[nodiscard]] const std::string& temporary_path() const noexcept { return temporary_; }
     [[nodiscard]] int fd() const noexcept { return fd_; }
+
+    // From now on the temporary stays where it is when this ends without publish(), by a signal too: a later attempt
+    // makes use of it.
+    void keep() noexcept;
+    // After keep(): it is of no use after all.
+    void remove() noexcept;
 
     // Appends; EINTR and short writes handled. Where a file size limit is set, SIGXFSZ must be ignored to see the
     // error.

@@ -107,6 +107,7 @@ public:
     [[nodiscard]] const Extent& extent() const noexcept { return extent_; }
     [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
     Status write(std::span<const std::byte> bytes);
+    [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }  // in the file, of what it has
     Status read(std::span<std::byte> out) const;
 
 private:

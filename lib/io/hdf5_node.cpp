@@ -156,6 +156,7 @@ Status Node::write(std::span<const std::byte> bytes) {
                  bytes.data()) < 0 ||
         file_->channel_->error)
         return file_->failure(path_ + ": cannot write");
+    offset_ = H5Dget_offset(id_);
     return {};
 }
 

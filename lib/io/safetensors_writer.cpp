@@ -4,6 +4,7 @@
 #include <set>
 #include <string_view>
 
+#include "io/safetensors_file.h"
 #include "io/safetensors_types.h"
 
 namespace hetero::io {
@@ -54,22 +55,12 @@ std::string SafetensorsWriter::shard_name(std::size_t shard) const {
 
 Status SafetensorsWriter::open_shard() {
     const std::size_t shard = tensors_[current_].shard;
-    Json header;
-    header["__metadata__"] = {{"format", "pt"}};  // transformers asks for it
-    std::uint64_t offset = 0;
-    for (std::size_t i = current_; i < tensors_.size() && tensors_[i].shard == shard; ++i) {
-        const Tensor& tensor = tensors_[i];
-        header[tensor.spec.name] = {{"dtype", *safetensors_name(tensor.spec.dtype)},
-                                    {"shape", tensor.spec.shape},
-                                    {"data_offsets", {offset, offset + tensor.bytes}}};
-        offset += tensor.bytes;
-    }
-    std::string text = dump(header, -1);
-    text.resize((text.size() + 7) / 8 * 8, ' ');  // so that the data are aligned
-    const std::uint64_t size = text.size();
+    std::vector<TensorSpec> specs;
+    for (std::size_t i = current_; i < tensors_.size() && tensors_[i].shard == shard; ++i)
+        specs.push_back(tensors_[i].spec);
+    HETERO_TRY(const std::string header, safetensors_header(specs));
     HETERO_TRY(file_, folder_.create_file(shard_name(shard)));
-    HETERO_CHECK(file_->write(std::as_bytes(std::span(&size, 1))));
-    return file_->write(std::as_bytes(std::span(text)));
+    return file_->write(std::as_bytes(std::span(header)));
 }
 
 Status SafetensorsWriter::close_shard() {

@@ -85,9 +85,13 @@ Result<SplitPath> split_path(const std::string& path) {
     return split;
 }
 
-std::string temporary_name(const SplitPath& target) {
+std::string temporary_prefix(const SplitPath& target) {
     constexpr std::size_t longest = 220;  // with what is added, below the 255 bytes of a file name
-    return fmt::format("{}/.{}.{:016x}.part", target.folder, target.name.substr(0, longest), random_number());
+    return fmt::format(".{}.", target.name.substr(0, longest));
+}
+
+std::string temporary_name(const SplitPath& target) {
+    return fmt::format("{}/{}{:016x}.part", target.folder, temporary_prefix(target), random_number());
 }
 
 tl::unexpected<Error> cannot_write(const std::string& path, const SplitPath& target, int error) {

@@ -29,8 +29,9 @@ struct SplitPath {
 };
 Result<SplitPath> split_path(const std::string& path);
 
-// "<folder>/.<name>.<16 random hex digits>.part"
+// "<folder>/.<name>.<16 random hex digits>.part", and how the names of all temporaries of `target` begin in its folder.
 [[nodiscard]] std::string temporary_name(const SplitPath& target);
+[[nodiscard]] std::string temporary_prefix(const SplitPath& target);  // ".<name>."
 
 // The error for a temporary of `path` that could not be made.
 [[nodiscard]] tl::unexpected<Error> cannot_write(const std::string& path, const SplitPath& target, int error);

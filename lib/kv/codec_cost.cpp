@@ -47,6 +47,7 @@ Header first_layer_of(const Header& header) {
     one.v_schemes.resize(1);
     if (!one.layer_shapes.empty()) one.layer_shapes.resize(1);
     one.tokens_per_chunk = 0;
+    one.late_logits = false;
     return one;
 }
 

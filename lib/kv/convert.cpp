@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/threads.h"
+#include "base/trace.h"
 #include "kernels/api/ops.h"
 #include "quant/codec.h"
 
@@ -375,6 +376,7 @@ Result<ConvertReport> convert_state(Source& in, Sink& out, std::span<const Schem
         for (std::size_t s = 0; s < from.sequences.size(); ++s) {
             for (std::size_t layer = 0; layer < header.k_schemes.size(); ++layer) {
                 HETERO_TRY(Layer data, in.read_layer());
+                const auto begin = std::chrono::steady_clock::now();
                 for (PartId id : {PartId::k, PartId::v}) {
                     Part& part = data.part(id);
                     report.bytes_in += stored_bytes(part);
@@ -394,10 +396,13 @@ Result<ConvertReport> convert_state(Source& in, Sink& out, std::span<const Schem
                     }
                     report.bytes_out += stored_bytes(part);
                 }
+                if (trace::on())
+                    trace::add("convert", fmt::format("layer {}", layer), begin, std::chrono::steady_clock::now());
                 HETERO_CHECK(out.write_layer(data));
             }
         }
         HETERO_CHECK(in.finish());
+        if (header.late_logits) HETERO_CHECK(out.complete(in.header()));
         return out.commit();
     };
     if (Status status = run(); !status) {

@@ -72,7 +72,7 @@ std::vector<Attribute> scheme_attributes(const Scheme& scheme, DType value_dtype
     if (scheme.sinks != 0) attributes.push_back({"sinks", integer(scheme.sinks)});
     if (scheme.window != 0) attributes.push_back({"window", integer(scheme.window)});
     if (!codec.has_scale()) {
-        attributes.push_back({"formula", text(codec.quantized() ? "see hetero-quant(7)" : "x = value")});
+        attributes.push_back({"formula", codec.formula(scheme.params)});
         return attributes;
     }
     const quant::Params& params = scheme.params;
@@ -81,16 +81,11 @@ std::vector<Attribute> scheme_attributes(const Scheme& scheme, DType value_dtype
     attributes.push_back({"group", integer(params.group)});
     attributes.push_back({"symmetric", params.symmetric});
     attributes.push_back({"scale_dtype", text(kernels::dtype_info(params.scale_dtype).name)});
-    if (!codec.has_options()) {
-        attributes.push_back({"formula", text("see hetero-quant(7)")});
-        return attributes;
+    if (codec.has_options()) {
+        attributes.push_back(
+            {"rounding", text(half ? "codes to nearest even, scale up, zero down" : "to nearest even")});
     }
-    attributes.push_back({"rounding", text(half ? "codes to nearest even, scale up, zero down" : "to nearest even")});
-    if (params.hadamard) {
-        attributes.push_back({"formula", text(params.symmetric ? "x = R (q * scale)" : "x = R (q * scale + zero)")});
-        return attributes;
-    }
-    attributes.push_back({"formula", text(params.symmetric ? "x = q * scale" : "x = q * scale + zero")});
+    attributes.push_back({"formula", codec.formula(params)});
     return attributes;
 }
 
@@ -113,12 +108,17 @@ public:
     using Publish = std::function<Status(io::ByteStore&)>;
 
     // `store` is empty; `publish` gets it back when it holds the finished file.
-    FileSink(std::unique_ptr<io::ByteStore> store, std::string name, Publish publish)
-        : store_(std::move(store)), name_(std::move(name)), publish_(std::move(publish)) {}
+    FileSink(std::unique_ptr<io::ByteStore> store, std::string name, Publish publish,
+             std::function<void(WrittenLayer)> written = {})
+        : store_(std::move(store)),
+          name_(std::move(name)),
+          publish_(std::move(publish)),
+          written_(std::move(written)) {}
 
     [[nodiscard]] const std::string& name() const noexcept override { return name_; }
     Status begin(const Header& header) override { return named(begin_(header)); }
     Status write_layer(const Layer& layer) override { return named(write_layer_(layer)); }
+    Status complete(const Header& header) override { return named(complete_(header)); }
     Status commit() override { return named(commit_()); }
     void abort(const Error& /*reason*/) noexcept override { discard(); }
     ~FileSink() override { discard(); }
@@ -158,27 +158,47 @@ private:
         HETERO_CHECK(set_all(root, root_attributes(header_, std::move(provenance))));
         HETERO_TRY(h5::Node sequences, root.create_group("sequences"));
         for (std::size_t i = 0; i < header_.sequences.size(); ++i)
-            HETERO_CHECK(write_sequence(sequences, sequence_name(i), header_.sequences[i]));
+            HETERO_CHECK(write_sequence(sequences, sequence_name(i), header_.sequences[i], header_.late_logits));
         HETERO_TRY(integrity_, root.create_group("integrity"));
         return {};
     } catch (const std::bad_alloc&) {
         return fail(Errc::resource, "not enough memory");
     }
 
-    static Status write_sequence(h5::Node& parent, const std::string& name, const Sequence& sequence) {
+    static Status write_sequence(h5::Node& parent, const std::string& name, const Sequence& sequence, bool late) {
         HETERO_TRY(h5::Node group, parent.create_group(name));
         HETERO_CHECK(set_all(group, {{"id", sequence.id},
                                      {"n_tokens", integer(sequence.tokens.size())},
-                                     {"next_position", integer(sequence.next_position())},
-                                     {"pending_token", std::int64_t{sequence.pending_token}},
-                                     {"special_parsed", sequence.special_parsed}}));
+                                     {"next_position", integer(sequence.next_position())}}));
+        if (!late) HETERO_CHECK(group.set("pending_token", std::int64_t{sequence.pending_token}));
+        HETERO_CHECK(group.set("special_parsed", sequence.special_parsed));
         HETERO_CHECK(write_guarded(group, "tokens", h5::Element::i32, {sequence.tokens.size()},
                                    std::as_bytes(std::span(sequence.tokens))));
-        if (!sequence.logits.empty())
-            HETERO_CHECK(write_guarded(group, "logits", h5::Element::f32, {sequence.logits.size()},
-                                       std::as_bytes(std::span(sequence.logits))));
+        if (!late) HETERO_CHECK(write_logits(group, sequence));
         HETERO_TRY(h5::Node layers, group.create_group("layers"));
         return {};
+    }
+
+    static Status write_logits(h5::Node& group, const Sequence& sequence) {
+        if (sequence.logits.empty()) return {};
+        return write_guarded(group, "logits", h5::Element::f32, {sequence.logits.size()},
+                             std::as_bytes(std::span(sequence.logits)));
+    }
+
+    Status complete_(const Header& header) try {
+        if (!file_ || !header_.late_logits) return fail(Errc::internal, "complete() of what is complete");
+        header_.take_logits_of(header);
+        HETERO_CHECK(check_header(header_));
+        HETERO_TRY(h5::Node root, file_->root());
+        HETERO_TRY(h5::Node sequences, root.open_group("sequences"));
+        for (std::size_t i = 0; i < header_.sequences.size(); ++i) {
+            HETERO_TRY(h5::Node group, sequences.open_group(sequence_name(i)));
+            HETERO_CHECK(group.set("pending_token", std::int64_t{header_.sequences[i].pending_token}));
+            HETERO_CHECK(write_logits(group, header_.sequences[i]));
+        }
+        return {};
+    } catch (const std::bad_alloc&) {
+        return fail(Errc::resource, "not enough memory");
     }
 
     Status write_layer_(const Layer& layer) try {
@@ -195,6 +215,7 @@ private:
             HETERO_TRY(layers_, group.open_group("layers"));
         }
         HETERO_TRY(h5::Node group, layers_->create_group(layer_name(index)));
+        WrittenLayer written;
         const LayerShape shape = header_.layer_shape(index);
         HETERO_CHECK(set_all(group, {{"kind", text(kind_name(shape.kind))},
                                      {"window", integer(shape.window)},
@@ -209,12 +230,20 @@ private:
                                                   file_shape(shape.kind, tensor.shape), tensor.bytes));
             if (column < Column::k_scale)
                 HETERO_CHECK(set_all(node, scheme_attributes(layer.part(part_of(column)).scheme, tensor.dtype)));
+            const PartId part = part_of(column);
+            for (std::size_t i = 0; i < std::size(part_arrays); ++i)
+                if (&(layer.part(part).*part_arrays[i]) == &tensor)
+                    written.offsets[static_cast<std::size_t>(part)][i] = node.offset();
         }
         tables_.back().push_back(checksum_layer(header_, layer));
         ++next_;
         if (index + 1 == n_layers) {
             layers_.reset();
             HETERO_CHECK(write_table(sequence));
+        }
+        if (written_) {
+            written.checksums = tables_.back().back();
+            written_(std::move(written));
         }
         return {};
     } catch (const std::bad_alloc&) {
@@ -242,6 +271,7 @@ private:
         if (!file_) return fail(Errc::internal, "commit() before begin() or after the end");
         const std::size_t expected = header_.sequences.size() * header_.identity.n_layers;
         if (next_ != expected) return fail(Errc::internal, "commit() after {} of {} layers", next_, expected);
+        if (header_.late_logits) return fail(Errc::internal, "commit() before the logits");
         HETERO_CHECK(set_all(*integrity_, {{"algorithm", text("crc32c")},
                                            {"columns", text(columns_text(header_))},
                                            {"root", to_hex(root_digest(header_, tables_))}}));
@@ -267,6 +297,7 @@ private:
     io::ByteStore* store_view_ = nullptr;  // of whoever owns it at the moment
     std::string name_;
     Publish publish_;
+    std::function<void(WrittenLayer)> written_;
     Header header_;
     std::unique_ptr<h5::File> file_;
     std::optional<h5::Node> layers_, integrity_;  // closed before file_
@@ -279,10 +310,16 @@ private:
 
 Result<std::unique_ptr<Sink>> create_file(const std::string& path, io::Overwrite overwrite) {
     HETERO_TRY(io::AtomicFile created, io::AtomicFile::create(path, overwrite));
-    const auto file = std::make_shared<io::AtomicFile>(std::move(created));
+    return create_file(std::make_shared<io::AtomicFile>(std::move(created)), path, {});
+}
+
+Result<std::unique_ptr<Sink>> create_file(std::shared_ptr<io::AtomicFile> file, const std::string& path,
+                                          std::function<void(WrittenLayer)> written) {
     auto store = io::open_writable_file_store(file->temporary_path());
     if (!store) return fail_with(store.error(), path);
-    return std::make_unique<FileSink>(std::move(*store), path, [file](io::ByteStore&) { return file->publish(); });
+    return std::make_unique<FileSink>(
+        std::move(*store), path, [file = std::move(file)](io::ByteStore&) { return file->publish(); },
+        std::move(written));
 }
 
 std::unique_ptr<Sink> create_image(std::function<Status(std::span<const std::byte>)> take, std::string name) {

@@ -28,6 +28,7 @@ public:
 
     // Takes what has been read, and leaves its memory to be read into.
     Status read_into(Layer& layer) override {
+        if (stopped_) return fail(Errc::internal, "{}: read after its end", name());
         if (left_ == 0 || !start()) return inner_->read_into(layer);  // beyond the end: the error is the source's own
         std::unique_lock lock(mutex_);
         changed_.wait(lock, [this] { return result_.has_value(); });
@@ -60,6 +61,7 @@ private:
     }
 
     void stop() {
+        stopped_ = true;
         if (!thread_.joinable()) return;
         {
             const std::lock_guard lock(mutex_);
@@ -89,7 +91,7 @@ private:
 
     std::unique_ptr<Source> inner_;
     std::thread thread_;
-    bool refused_ = false;
+    bool refused_ = false, stopped_ = false;
     std::uint64_t left_;  // to be taken by the caller
 
     std::mutex mutex_;

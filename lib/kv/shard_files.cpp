@@ -88,8 +88,7 @@ Status check_name(const Source& source, std::uint32_t rank, std::uint32_t size) 
 }
 
 // `own`: a shard of the set that is open already.
-Result<std::unique_ptr<Source>> open_set(const std::string& whole, std::uint32_t size, std::unique_ptr<Source> own,
-                                         Verify verify) {
+Result<StateFiles> open_set(const std::string& whole, std::uint32_t size, std::unique_ptr<Source> own, Verify verify) {
     std::vector<std::unique_ptr<Source>> shards;
     for (std::uint32_t rank = 0; rank < size; ++rank) {
         if (own != nullptr && own->header().shard.tp_rank == rank) {
@@ -100,7 +99,7 @@ Result<std::unique_ptr<Source>> open_set(const std::string& whole, std::uint32_t
         HETERO_CHECK(check_name(*shard, rank, size));
         shards.push_back(std::move(shard));
     }
-    return merge_shards(std::move(shards), fmt::format("{} ({} shards)", whole, size));
+    return StateFiles{std::move(shards), fmt::format("{} ({} shards)", whole, size)};
 }
 
 }  // namespace
@@ -144,14 +143,19 @@ Result<std::vector<std::string>> state_files(const std::string& path) {
     return files;
 }
 
-Result<std::unique_ptr<Source>> open_state(const std::string& path, Verify verify) {
+Result<StateFiles> open_files(const std::string& path, Verify verify) {
     if (!exists(path)) {
         HETERO_TRY(const auto size, only_set(path));
         if (size) return open_set(path, *size, nullptr, verify);
     }
+    StateFiles whole;
+    whole.name = path;
     HETERO_TRY(auto source, open_file(path, verify));
-    if (!source->header().is_shard()) return source;
     const Shard shard = source->header().shard;
+    if (!source->header().is_shard()) {
+        whole.sources.push_back(std::move(source));
+        return whole;
+    }
     const auto name = parse_shard_path(path);
     if (!name)
         return fail(Errc::bad_input,
@@ -159,6 +163,18 @@ Result<std::unique_ptr<Source>> open_state(const std::string& path, Verify verif
                     shard.tp_rank, shard.tp_size, shard_path(path, shard.tp_rank, shard.tp_size));
     HETERO_CHECK(check_name(*source, name->tp_rank, name->tp_size));
     return open_set(name->whole, shard.tp_size, std::move(source), verify);
+}
+
+Result<std::unique_ptr<Source>> read_shard(StateFiles files, const Shard& shard) {
+    const bool whole = files.sources.size() == 1 && !files.sources.front()->header().is_shard();
+    if (!whole) return reshard(std::move(files.sources), shard, std::move(files.name));
+    if (shard.tp_size <= 1) return std::move(files.sources.front());
+    return slice_heads(std::move(files.sources.front()), shard);
+}
+
+Result<std::unique_ptr<Source>> open_state(const std::string& path, Verify verify) {
+    HETERO_TRY(StateFiles files, open_files(path, verify));
+    return read_shard(std::move(files), {});
 }
 
 }  // namespace hetero::kv

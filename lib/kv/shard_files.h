@@ -30,4 +30,14 @@ Result<std::vector<std::string>> state_files(const std::string& path);
 // are refused by name.
 Result<std::unique_ptr<Source>> open_state(const std::string& path, Verify verify = Verify::checksums);
 
+// What open_state() reads, opened but not put together: a whole state, or all shards of a set.
+struct StateFiles {
+    std::vector<std::unique_ptr<Source>> sources;  // at least one
+    std::string name;
+    [[nodiscard]] const Identity& identity() const noexcept { return sources.front()->header().identity; }
+};
+Result<StateFiles> open_files(const std::string& path, Verify verify = Verify::checksums);
+// The heads of `shard`; of files that have none of them only the headers are read. Shard{}: the whole state.
+Result<std::unique_ptr<Source>> read_shard(StateFiles files, const Shard& shard);
+
 }  // namespace hetero::kv

@@ -11,19 +11,28 @@
 namespace hetero::kv {
 namespace {
 
-// Heads [first, first + count) of a state.
-struct HeadRange {
-    std::uint32_t first = 0, count = 0;
-    [[nodiscard]] std::uint32_t end() const noexcept { return first + count; }
-    [[nodiscard]] bool holds(std::uint32_t head) const noexcept { return head >= first && head < end(); }
-};
-HeadRange heads_of(const Header& header) noexcept { return {header.shard.head_first, header.stored_heads()}; }
-
-std::string text(HeadRange heads) {
-    return heads.count == 1 ? fmt::format("head {}", heads.first)
-                            : fmt::format("heads {} to {}", heads.first, heads.end() - 1);
-}
 std::string text(const Shard& shard) { return fmt::format("shard {} of {}", shard.tp_rank, shard.tp_size); }
+
+Shard normal(const Shard& shard) { return shard.tp_size == 1 ? Shard{} : shard; }
+
+// Whether `want` is less than all of an array that has the heads `have`: what has no heads (a latent) is not cut.
+bool is_cut(const Tensor& tensor, HeadRange have, HeadRange want) {
+    return !tensor.empty() && have.count != want.count && tensor.shape[1] == have.count;
+}
+
+// Heads `want` of an array that has the heads `have`.
+Tensor cut(const Tensor& tensor, HeadRange have, HeadRange want) {
+    if (!is_cut(tensor, have, want)) return tensor;
+    Tensor out{tensor.dtype, tensor.shape, {}};
+    out.shape[1] = want.count;
+    if (tensor.bytes.empty()) return out;
+    const auto rows = static_cast<std::size_t>(tensor.shape[0]);
+    const std::size_t one = tensor.bytes.size() / (rows * have.count), from = have.count * one, to = want.count * one;
+    out.bytes.resize(rows * to);
+    const std::byte* source = tensor.bytes.data() + (want.first - have.first) * one;
+    for (std::size_t row = 0; row < rows; ++row) std::memcpy(out.bytes.data() + row * to, source + row * from, to);
+    return out;
+}
 
 // Bytes of one head in one row of an array [row][head][...].
 std::size_t head_bytes(const Tensor& tensor) {
@@ -35,40 +44,35 @@ class SlicedSource final : public Source {
 public:
     SlicedSource(std::unique_ptr<Source> inner, const Shard& shard)
         : inner_(std::move(inner)), header_(inner_->header()) {
-        header_.shard = shard.tp_size == 1 ? Shard{} : shard;
+        header_.shard = normal(shard);
         header_.tokens_per_chunk = 0;
+        have_ = heads_of(inner_->header());
+        want_ = heads_of(header_);
     }
     [[nodiscard]] const Header& header() const noexcept override { return header_; }
     [[nodiscard]] const std::string& name() const noexcept override { return inner_->name(); }
-    Status finish() override { return inner_->finish(); }
+    Status finish() override {
+        HETERO_CHECK(inner_->finish());
+        if (header_.late_logits) header_.take_logits_of(inner_->header());
+        return {};
+    }
 
     Result<Layer> read_layer() override try {
         HETERO_TRY(Layer layer, inner_->read_layer());
         for (const PartId id : {PartId::k, PartId::v})
-            for (const auto array : part_arrays) slice(layer.part(id).*array);
+            for (const auto array : part_arrays) {
+                Tensor& tensor = layer.part(id).*array;
+                if (is_cut(tensor, have_, want_)) tensor = cut(tensor, have_, want_);
+            }
         return layer;
     } catch (const std::bad_alloc&) {
         return fail(Errc::resource, "{}: not enough memory to cut heads out of a layer", name());
     }
 
 private:
-    void slice(Tensor& tensor) const {
-        const HeadRange have = heads_of(inner_->header()), want = heads_of(header_);
-        if (tensor.empty() || have.count == want.count) return;
-        if (tensor.shape[1] != have.count) return;  // a scale that all heads share
-        tensor.shape[1] = want.count;
-        if (tensor.bytes.empty()) return;
-        const std::size_t one = tensor.bytes.size() / (static_cast<std::size_t>(tensor.shape[0]) * have.count),
-                          from = have.count * one, to = want.count * one;
-        std::vector<std::byte> bytes(static_cast<std::size_t>(tensor.shape[0]) * to);
-        const std::byte* source = tensor.bytes.data() + (want.first - have.first) * one;
-        for (std::size_t row = 0; row < tensor.shape[0]; ++row)
-            std::memcpy(bytes.data() + row * to, source + row * from, to);
-        tensor.bytes = std::move(bytes);
-    }
-
     std::unique_ptr<Source> inner_;
     Header header_;
+    HeadRange have_, want_;
 };
 
 std::string named(const Source& shard) {
@@ -122,10 +126,11 @@ Status check_belongs(const Source& first, const Source& other) {
                 to_text(mismatches, "the first", "the other"));
 }
 
+// The heads of `target`, out of shards that together have them.
 class MergedSource final : public Source {
 public:
-    MergedSource(std::vector<std::unique_ptr<Source>> shards, std::string name)
-        : shards_(std::move(shards)), name_(std::move(name)) {}
+    MergedSource(std::vector<std::unique_ptr<Source>> shards, const Shard& target, std::string name)
+        : shards_(std::move(shards)), target_(normal(target)), name_(std::move(name)) {}
 
     [[nodiscard]] const Header& header() const noexcept override { return header_; }
     [[nodiscard]] const std::string& name() const noexcept override { return name_; }
@@ -141,10 +146,13 @@ public:
                             text(last.header().shard));
         }
         header_ = first.header();
-        header_.shard = {};
+        header_.shard = target_;
         header_.tokens_per_chunk = 0;
+        if (const Status checked = check_header(header_); !checked) return fail_with(checked.error(), name_);
         HETERO_CHECK(take_logits());
-        return find_owners();
+        HETERO_CHECK(find_owners());
+        leave_out_idle();
+        return {};
     }
 
     Result<Layer> read_layer() override try {
@@ -168,6 +176,7 @@ public:
 
     Status finish() override {
         for (const auto& shard : shards_) HETERO_CHECK(shard->finish());
+        if (header_.late_logits) header_.take_logits_of(shards_.front()->header());
         return {};
     }
 
@@ -193,26 +202,40 @@ private:
     }
 
     Status find_owners() {
-        const std::uint32_t n_heads = header_.identity.n_kv_heads;
-        owner_.resize(n_heads);
-        for (std::uint32_t head = 0; head < n_heads; ++head) {
+        wanted_ = heads_of(header_);
+        for (std::uint32_t head = wanted_.first; head < wanted_.end(); ++head) {
             const auto holds = [&](const auto& shard) { return heads_of(shard->header()).holds(head); };
             const auto found = std::find_if(shards_.begin(), shards_.end(), holds);
             if (found == shards_.end()) {
                 std::string there;
                 for (const auto& shard : shards_)
                     there += fmt::format("{}{} has {}", there.empty() ? "" : ", ", named(*shard),
-                                         text(heads_of(shard->header())));
-                return fail(Errc::bad_input, "{}: no shard has head {} of {}: {}", name_, head, n_heads, there);
+                                         to_text(heads_of(shard->header())));
+                return fail(Errc::bad_input, "{}: no shard has head {} of {}: {}", name_, head,
+                            header_.identity.n_kv_heads, there);
             }
-            owner_[head] = static_cast<std::size_t>(found - shards_.begin());
+            owner_.push_back(static_cast<std::size_t>(found - shards_.begin()));
         }
         return {};
     }
 
+    // Of a whole state every shard is read, and what several hold is compared; of some heads only shards that own one.
+    void leave_out_idle() {
+        if (!header_.is_shard()) return;
+        std::vector<std::unique_ptr<Source>> read;
+        for (std::size_t i = 0; i < shards_.size(); ++i) {
+            if (std::find(owner_.begin(), owner_.end(), i) == owner_.end()) continue;
+            std::replace(owner_.begin(), owner_.end(), i, read.size());  // none of a later shard is as small
+            read.push_back(std::move(shards_[i]));
+        }
+        shards_ = std::move(read);
+    }
+
+    [[nodiscard]] std::size_t owner_of(std::uint32_t head) const { return owner_[head - wanted_.first]; }
+
     // Copies the heads that shard `i` owns, and compares the others with what their owners gave.
     Status add(std::size_t i, std::size_t sequence, std::size_t layer, const Layer& value, Layer& merged) const {
-        const HeadRange own = heads_of(shards_[i]->header());
+        const HeadRange own = heads_of(shards_[i]->header()), both = common(own, wanted_);
         HETERO_CHECK(named_check(i, check_layer(shards_[i]->header(), sequence, layer, value)));
         for (const PartId id : {PartId::k, PartId::v}) {
             for (const auto array : part_arrays) {
@@ -220,18 +243,18 @@ private:
                 Tensor& to = merged.part(id).*array;
                 if (from.empty() || from.bytes.empty()) continue;
                 const std::size_t one = head_bytes(from);
-                for (std::uint32_t head = own.first; head < own.end();) {
+                for (std::uint32_t head = both.first; head < both.end();) {
                     std::uint32_t end = head + 1;  // of a run of heads with one owner
-                    while (end < own.end() && owner_[end] == owner_[head]) ++end;
+                    while (end < both.end() && owner_of(end) == owner_of(head)) ++end;
                     for (std::size_t row = 0; row < from.shape[0]; ++row) {
                         const std::byte* source = from.bytes.data() + (row * own.count + head - own.first) * one;
-                        std::byte* target = to.bytes.data() + (row * owner_.size() + head) * one;
-                        if (owner_[head] == i) {
+                        std::byte* target = to.bytes.data() + (row * wanted_.count + head - wanted_.first) * one;
+                        if (owner_of(head) == i) {
                             std::memcpy(target, source, (end - head) * one);
                         } else if (std::memcmp(target, source, (end - head) * one) != 0) {
                             const auto at = static_cast<std::size_t>(
                                 std::mismatch(target, target + (end - head) * one, source).first - target);
-                            return fail_different(owner_[head], i, sequence, layer, id,
+                            return fail_different(owner_of(head), i, sequence, layer, id,
                                                   head + static_cast<std::uint32_t>(at / one));
                         }
                     }
@@ -256,13 +279,117 @@ private:
     }
 
     std::vector<std::unique_ptr<Source>> shards_;  // by rank
+    Shard target_;
     std::string name_;
     Header header_;
-    std::vector<std::size_t> owner_;  // [kv_head]: the first shard that holds it
+    HeadRange wanted_;
+    std::vector<std::size_t> owner_;  // [head of wanted_]: the first shard that holds it
     std::size_t next_ = 0;
 };
 
+// Hands every sink its heads of each layer.
+class SplitSink final : public Sink {
+public:
+    SplitSink(std::vector<std::unique_ptr<Sink>> sinks, CutPlan plan, std::string name)
+        : sinks_(std::move(sinks)), plan_(std::move(plan)), name_(std::move(name)) {}
+
+    Status begin(const Header& header) override try {
+        have_ = heads_of(header);
+        HETERO_TRY(const std::vector<Cut> cuts, plan_(header));
+        if (cuts.size() != sinks_.size())
+            return fail(Errc::internal, "{}: {} cuts for {} outputs", name_, cuts.size(), sinks_.size());
+        for (std::size_t i = 0; i < sinks_.size(); ++i) {
+            Header own = header;
+            own.shard = normal(cuts[i].shard);
+            own.tokens_per_chunk = 0;
+            if (!cuts[i].logits)
+                for (Sequence& sequence : own.sequences) sequence.logits.clear();
+            if (const Status checked = check_header(own); !checked)
+                return fail_with(checked.error(), sinks_[i]->name());
+            const HeadRange want = heads_of(own);
+            if (!have_.holds(want.first) || want.end() > have_.end())
+                return fail(Errc::bad_input, "{}: {} are wanted, the state has {}", sinks_[i]->name(), to_text(want),
+                            to_text(have_));
+            wanted_.push_back(want);
+            logits_.push_back(cuts[i].logits);
+            HETERO_CHECK(sinks_[i]->begin(own));
+        }
+        return {};
+    } catch (const std::bad_alloc&) {
+        return fail(Errc::resource, "{}: not enough memory for the headers of {} outputs", name_, sinks_.size());
+    }
+
+    Status write_layer(const Layer& layer) override {
+        return write(layer, [&](Sink& sink) { return sink.write_layer(layer); });
+    }
+    Status write_shared(std::shared_ptr<const Layer> layer) override {
+        return write(*layer, [&](Sink& sink) { return sink.write_shared(layer); });
+    }
+
+    Status complete(const Header& header) override try {
+        for (std::size_t i = 0; i < sinks_.size(); ++i) {
+            Header own = header;
+            if (!logits_[i])
+                for (Sequence& sequence : own.sequences) sequence.logits.clear();
+            HETERO_CHECK(sinks_[i]->complete(own));
+        }
+        return {};
+    } catch (const std::bad_alloc&) {
+        return fail(Errc::resource, "{}: not enough memory for the logits of {} outputs", name_, sinks_.size());
+    }
+
+    Status commit() override {
+        for (const auto& sink : sinks_) HETERO_CHECK(sink->commit());
+        return {};
+    }
+    void abort(const Error& reason) noexcept override {
+        for (const auto& sink : sinks_) sink->abort(reason);
+    }
+    [[nodiscard]] const std::string& name() const noexcept override { return name_; }
+
+private:
+    // `write_all`: of the layer itself, to a sink that gets all of it.
+    template <class WriteAll>
+    Status write(const Layer& layer, WriteAll write_all) try {
+        for (std::size_t i = 0; i < sinks_.size(); ++i) {
+            if (wanted_[i] == have_) {
+                HETERO_CHECK(write_all(*sinks_[i]));
+                continue;
+            }
+            const auto own = std::make_shared<Layer>();
+            for (const PartId id : {PartId::k, PartId::v}) {
+                own->part(id).scheme = layer.part(id).scheme;
+                for (const auto array : part_arrays)
+                    own->part(id).*array = cut(layer.part(id).*array, have_, wanted_[i]);
+            }
+            HETERO_CHECK(sinks_[i]->write_shared(own));
+        }
+        return {};
+    } catch (const std::bad_alloc&) {
+        return fail(Errc::resource, "{}: not enough memory to cut heads out of a layer", name_);
+    }
+
+    std::vector<std::unique_ptr<Sink>> sinks_;
+    CutPlan plan_;
+    std::string name_;
+    HeadRange have_;
+    std::vector<HeadRange> wanted_;  // [sink]
+    std::vector<bool> logits_;       // [sink], whether it gets them
+};
+
 }  // namespace
+
+HeadRange heads_of(const Header& header) noexcept { return {header.shard.head_first, header.stored_heads()}; }
+
+HeadRange common(HeadRange a, HeadRange b) noexcept {
+    const std::uint32_t first = std::max(a.first, b.first), end = std::min(a.end(), b.end());
+    return end > first ? HeadRange{first, end - first} : HeadRange{first, 0};
+}
+
+std::string to_text(HeadRange heads) {
+    return heads.count == 1 ? fmt::format("head {}", heads.first)
+                            : fmt::format("heads {} to {}", heads.first, heads.end() - 1);
+}
 
 Result<std::unique_ptr<Source>> slice_heads(std::unique_ptr<Source> source, const Shard& shard) {
     Header wanted = source->header();
@@ -270,14 +397,21 @@ Result<std::unique_ptr<Source>> slice_heads(std::unique_ptr<Source> source, cons
     if (auto status = check_header(wanted); !status) return fail_with(status.error(), source->name());
     const HeadRange have = heads_of(source->header()), want = heads_of(wanted);
     if (!have.holds(want.first) || want.end() > have.end())
-        return fail(Errc::bad_input, "{}: has {}, {} are wanted", source->name(), text(have), text(want));
+        return fail(Errc::bad_input, "{}: has {}, {} are wanted", source->name(), to_text(have), to_text(want));
     return std::make_unique<SlicedSource>(std::move(source), shard);
 }
 
 Result<std::unique_ptr<Source>> merge_shards(std::vector<std::unique_ptr<Source>> shards, std::string name) {
+    return reshard(std::move(shards), {}, std::move(name));
+}
+
+Result<std::unique_ptr<Source>> reshard(std::vector<std::unique_ptr<Source>> shards, const Shard& target,
+                                        std::string name) {
     if (shards.empty()) return fail(Errc::internal, "{}: no shards to put together", name);
+    // Of one that has them all there is nothing to put together.
+    if (shards.size() == 1 && target.tp_size > 1) return slice_heads(std::move(shards.front()), target);
     try {
-        auto merged = std::make_unique<MergedSource>(std::move(shards), std::move(name));
+        auto merged = std::make_unique<MergedSource>(std::move(shards), target, std::move(name));
         HETERO_CHECK(merged->open());
         return merged;
     } catch (const std::bad_alloc&) {
@@ -285,11 +419,15 @@ Result<std::unique_ptr<Source>> merge_shards(std::vector<std::unique_ptr<Source>
     }
 }
 
+std::unique_ptr<Sink> split_heads(std::vector<std::unique_ptr<Sink>> sinks, CutPlan plan, std::string name) {
+    return std::make_unique<SplitSink>(std::move(sinks), std::move(plan), std::move(name));
+}
+
 Status check_whole(const Header& header, const std::string& name) {
     if (!header.is_shard()) return {};
     return fail(Errc::bad_input,
                 "{}: is {}, with {} of {}; the whole state is needed: name the file of any shard, and all are read",
-                name, text(header.shard), text(heads_of(header)), header.identity.n_kv_heads);
+                name, text(header.shard), to_text(heads_of(header)), header.identity.n_kv_heads);
 }
 
 }  // namespace hetero::kv

@@ -7,6 +7,7 @@
 #include <set>
 #include <string_view>
 
+#include "base/huge_pages.h"
 #include "base/printable.h"
 #include "kv/canonical.h"
 
@@ -302,7 +303,7 @@ Result<Part> allocate_part(const Header& header, const Scheme& scheme, std::uint
     out.scheme = scheme;
     const auto make = [](DType dtype, std::vector<std::uint64_t> shape) {
         Tensor tensor{dtype, std::move(shape), {}};
-        if (!tensor.empty()) tensor.bytes.resize(kernels::dtype_bytes(dtype, tensor.elements()));
+        if (!tensor.empty()) resize_in_huge_pages(tensor.bytes, kernels::dtype_bytes(dtype, tensor.elements()));
         return tensor;
     };
     try {
@@ -338,6 +339,17 @@ std::uint64_t Header::payload_bytes() const {
             for (std::size_t layer = 0; layer < schemes(id).size(); ++layer)
                 total += part_bytes(*this, scheme(layer, id), stored_tokens(s, layer), id);
     return total;
+}
+
+void Header::take_logits_of(const Header& complete) {
+    for (Sequence& own : sequences) {
+        const auto from = std::find_if(complete.sequences.begin(), complete.sequences.end(),
+                                       [&](const Sequence& one) { return one.id == own.id; });
+        if (from == complete.sequences.end()) continue;
+        own.logits = from->logits;
+        own.pending_token = from->pending_token;
+    }
+    late_logits = complete.late_logits;
 }
 
 Status check_header(const Header& header) {

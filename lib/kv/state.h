@@ -168,6 +168,10 @@ struct Header {
     std::vector<ProvenanceEntry> provenance;
     std::uint32_t tokens_per_chunk =
         0;  // chunk = checksum unit; 0: the writer chooses (1..4 MiB, multiple of the channel groups)
+    // The state is read or written while it is computed: logits and pending tokens come after the last layer, from
+    // Source::finish() and to Sink::complete(). Until then no sequence has any.
+    bool late_logits = false;
+    void take_logits_of(const Header& complete);  // and pending tokens, of the sequences with the same ids
     [[nodiscard]] const std::vector<Scheme>& schemes(PartId part) const noexcept {
         return part == PartId::k ? k_schemes : v_schemes;
     }

@@ -48,6 +48,10 @@ Status Source::read_into(Layer& layer) {
     return {};
 }
 
+Status Sink::complete(const Header& /*header*/) {
+    return fail(Errc::internal, "{}: it takes no logits after the layers", name());
+}
+
 Result<State> read_all(Source& source) try {
     State state;
     state.header = source.header();
@@ -59,6 +63,7 @@ Result<State> read_all(Source& source) try {
         }
     }
     HETERO_CHECK(source.finish());
+    if (state.header.late_logits) state.header.take_logits_of(source.header());
     return state;
 } catch (const std::bad_alloc&) {
     return fail(Errc::resource, "{}: not enough memory for a state of {} bytes", source.name(),

@@ -13,7 +13,7 @@ namespace hetero::kv {
 class Source {
 public:
     virtual ~Source() = default;
-    [[nodiscard]] virtual const Header& header() const noexcept = 0;  // checked with check_header
+    [[nodiscard]] virtual const Header& header() const noexcept = 0;  // checked; finish() adds logits that come late
     // The next layer in order, checksums and shapes verified. Data are only to be trusted once finish() has succeeded.
     virtual Result<Layer> read_layer() = 0;
     // The same, into `layer`, whose memory is used again; what it held is lost, also where there is an error.
@@ -27,9 +27,11 @@ class Sink {
 public:
     virtual ~Sink() = default;  // without commit(): nothing becomes visible, the other side is told
     virtual Status begin(const Header& header) = 0;
-    virtual Status write_layer(const Layer& layer) = 0;    // the next one in order
+    virtual Status write_layer(const Layer& layer) = 0;  // the next one in order
     // The same for a layer that nobody changes any more: the sink may keep it until it has left, instead of a copy.
     virtual Status write_shared(std::shared_ptr<const Layer> layer) { return write_layer(*layer); }
+    // Where begin() was given late_logits, before commit(): the header with them.
+    virtual Status complete(const Header& header);
     virtual Status commit() = 0;                           // all is there: publish
     virtual void abort(const Error& reason) noexcept = 0;  // tells the other side why; safe at any time, more than once
     [[nodiscard]] virtual const std::string& name() const noexcept = 0;

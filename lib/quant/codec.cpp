@@ -32,6 +32,13 @@ tl::unexpected<Error> no_memory(const Shape& shape) {
 
 }  // namespace
 
+std::string Codec::formula(const Params& params) const {
+    if (!quantized()) return "x = value";
+    if (!has_scale() || !has_options()) return "see hetero-quant(7)";
+    const char* stored = params.symmetric ? "q * scale" : "q * scale + zero";
+    return params.hadamard ? fmt::format("x = R ({})", stored) : fmt::format("x = {}", stored);
+}
+
 Result<Encoded> Codec::encode(const Params& params, const Shape& shape, std::span<const float> values) const {
     HETERO_CHECK(check(params, shape.head_dim));
     if (shape.elements() != values.size()) {

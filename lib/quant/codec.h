@@ -73,6 +73,8 @@ public:
     [[nodiscard]] virtual Params default_params() const noexcept { return {}; }
     // False where the parameters must be the default ones.
     [[nodiscard]] virtual bool has_options() const noexcept { return has_scale(); }
+    // How values come from what is stored, for a reader of the file.
+    [[nodiscard]] virtual std::string formula(const Params& params) const;
     // usage: says which groups, axes and scale types there are.
     [[nodiscard]] virtual Status check(const Params& params, std::uint32_t head_dim) const = 0;
     // Groups of a head (token axis) or of the token range (other axes); the last one may be short, none crosses a

@@ -141,33 +141,32 @@ private:
     // Runs of a head, all at once. False: some cannot be stored; tokens() says which.
     bool runs(std::size_t length) {
         const std::size_t per_row = head_dim_ / length, all = shape_.tokens * shape_.heads;
-        const bool plain = bits_ == 8 && !params_.hadamard && !measures();
+        const bool whole = params_.hadamard && per_row == 1,  // rotated and measured where its codes are made
+            plain = bits_ == 8 && (whole || (!params_.hadamard && !measures()));
         const std::size_t batch = plain ? all : std::max<std::size_t>(1, block_values / head_dim_);
+        const int levels = codec_.levels(params_);
         for (std::size_t row = 0; row < all; row += batch) {
             const std::size_t rows = std::min(batch, all - row), n = rows * per_row;
-            const KvValues x = split(block(row, rows), length);
             std::uint8_t* q = codes(row, rows);
             scale_bits_.resize(n);
             zero_bits_.resize(n);
-            if (!ops_.encode_rows(x, codec_.levels(params_), scale_bits_.data(),
-                                  params_.symmetric ? nullptr : zero_bits_.data(), q, length, fused_error())) {
+            std::uint16_t* zero_bits = params_.symmetric ? nullptr : zero_bits_.data();
+            if (!(whole
+                      ? ops_.encode_rotated(source(row, rows), levels, scale_bits_.data(), zero_bits, q, length, error_)
+                      : ops_.encode_rows(split(block(row, rows), length), levels, scale_bits_.data(), zero_bits, q,
+                                         length, fused_error()))) {
                 return false;
             }
             std::memcpy(out_.scale.data() + row * per_row * 2, scale_bits_.data(), n * 2);
             if (!params_.symmetric) std::memcpy(out_.zero.data() + row * per_row * 2, zero_bits_.data(), n * 2);
-            if (measures()) {
+            if (measures() && !whole) {
                 groups_.resize(n);
                 ops_.f16_to_f32(scale_bits_.data(), groups_.scale.data(), n);
                 if (!params_.symmetric) ops_.f16_to_f32(zero_bits_.data(), groups_.zero.data(), n);
-                if (params_.hadamard && per_row == 1) {
-                    ops_.rotated_difference(q, head_dim_, params_.symmetric, groups_.scale.data(), zeros(),
-                                            source(row, rows), error_);
-                } else {
-                    measure(row, rows, [&](const KvOutput& back) {
-                        (void)codec_.decode_rows(params_, q, length, groups_.scale.data(), zeros(), split(back, length),
-                                                 nullptr);
-                    });
-                }
+                measure(row, rows, [&](const KvOutput& back) {
+                    (void)codec_.decode_rows(params_, q, length, groups_.scale.data(), zeros(), split(back, length),
+                                             nullptr);
+                });
             }
             pack(row, rows);
         }

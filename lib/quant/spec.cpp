@@ -21,11 +21,17 @@ std::string_view take_codec(std::string_view& text) {
     return name;
 }
 
+// "did you mean NAME? ", where one is near.
+std::string suggestion(std::string_view word, std::span<const std::string_view> known) {
+    const std::string_view meant = meant_name(word, known);
+    return meant.empty() ? std::string() : fmt::format("did you mean {}? ", meant);
+}
+
 Status unknown_codec(std::string_view text, std::string_view name) {
     std::vector<std::string_view> known;
     for (const Codec* codec : codecs()) known.push_back(codec->name());
-    return fail(Errc::usage, "'{}': unknown codec '{}'; did you mean {}? There are {}", printable(text),
-                printable(name), nearest_name(name, known), codec_names());
+    return fail(Errc::usage, "'{}': unknown codec '{}'; {}there are {}", printable(text), printable(name),
+                suggestion(name, known), codec_names());
 }
 
 // gN, a number of 1 to 2^32 - 1.
@@ -57,11 +63,10 @@ char apply(std::string_view word, Params& params) {
 Status unknown_word(std::string_view text, std::string_view word) {
     static constexpr std::array<std::string_view, 9> known{"token", "channel", "head", "tensor", "g32",
                                                            "sym",   "asym",    "f16",  "f32"};
-    return fail(
-        Errc::usage,
-        "'{}': '{}' is no option of a codec; did you mean {}? There are an axis (token, channel, head, tensor), "
-        "a group (gN), sym or asym, and f16 or f32 for the scales",
-        printable(text), printable(word), nearest_name(word, known));
+    return fail(Errc::usage,
+                "'{}': '{}' is no option of a codec; {}there are an axis (token, channel, head, tensor), "
+                "a group (gN), sym or asym, and f16 or f32 for the scales",
+                printable(text), printable(word), suggestion(word, known));
 }
 
 // Data: hetero-quant(7) has the same table.
@@ -146,8 +151,8 @@ Result<Preset> find_preset(std::string_view name) {
         known.push_back(preset.name);
         if (!preset.alias.empty()) known.push_back(preset.alias);
     }
-    return fail(Errc::usage, "unknown preset '{}'; did you mean {}? There are {}", printable(name),
-                nearest_name(name, known), preset_names());
+    return fail(Errc::usage, "unknown preset '{}'; {}there are {}", printable(name), suggestion(name, known),
+                preset_names());
 }
 
 std::string preset_names() {

@@ -39,6 +39,8 @@ public:
     // Says where the payload of the CHUNK frame with this slot goes; one use. `owner` keeps the place alive as long as
     // bytes may still arrive there.
     virtual Status expect(std::uint32_t slot, std::span<std::byte> place, std::shared_ptr<void> owner) = 0;
+    // No payload goes there any more. False: one has begun to arrive.
+    [[nodiscard]] virtual bool withdraw(std::uint32_t slot) = 0;
     // Makes progress; the next frame, or none. A chunk that nobody expects loses its payload (placed = false).
     virtual Result<std::optional<Arrival>> receive() = 0;
     // Everything given to send() has left.

@@ -42,6 +42,9 @@ auto& member_of(PartType& part, Array array) noexcept {
 kv::Tensor& array_of(kv::Part& part, Array array) noexcept { return member_of(part, array); }
 const kv::Tensor& array_of(const kv::Part& part, Array array) noexcept { return member_of(part, array); }
 std::vector<std::uint32_t>& array_of(kv::PartChecksums& part, Array array) noexcept { return member_of(part, array); }
+const std::vector<std::uint32_t>& array_of(const kv::PartChecksums& part, Array array) noexcept {
+    return member_of(part, array);
+}
 
 FrameHeader ChunkPlace::frame() const noexcept {
     FrameHeader header;
@@ -107,7 +110,7 @@ void ChunkWalk::settle() {
         if (place_.chunk < chunks()) {
             find_bytes();
             place_.layer_index = std::uint64_t{place_.sequence} * n_layers + place_.layer;
-            place_.slot = static_cast<std::uint32_t>(next_slot_ % wire_slots);
+            place_.slot = static_cast<std::uint32_t>(place_.piece % wire_slots);
             if (place_.length > 0) return;
             next_array();
             continue;
@@ -127,9 +130,15 @@ void ChunkWalk::settle() {
 }
 
 void ChunkWalk::advance() {
-    ++next_slot_;
+    ++place_.piece;
     next_array();
     settle();
+}
+
+std::uint64_t total_pieces(const kv::Header& header) {
+    ChunkWalk walk(header);
+    while (!walk.done()) walk.advance();
+    return walk.place().piece;
 }
 
 std::uint64_t total_layers(const kv::Header& header) noexcept {

@@ -16,6 +16,7 @@ namespace hetero::transport {
 [[nodiscard]] kv::Tensor& array_of(kv::Part& part, Array array) noexcept;
 [[nodiscard]] const kv::Tensor& array_of(const kv::Part& part, Array array) noexcept;
 [[nodiscard]] std::vector<std::uint32_t>& array_of(kv::PartChecksums& part, Array array) noexcept;
+[[nodiscard]] const std::vector<std::uint32_t>& array_of(const kv::PartChecksums& part, Array array) noexcept;
 
 // A piece of a layer: one CHUNK frame.
 struct ChunkPlace {
@@ -27,6 +28,7 @@ struct ChunkPlace {
     std::uint32_t slot = 0;
     std::uint64_t offset = 0, length = 0;  // bytes in the array
     std::uint64_t layer_index = 0;         // counted over all sequences
+    std::uint64_t piece = 0;               // counted over all of the state
 
     [[nodiscard]] FrameHeader frame() const noexcept;
     [[nodiscard]] bool matches(const FrameHeader& header) const noexcept;
@@ -47,13 +49,13 @@ private:
     [[nodiscard]] std::uint64_t chunks() const noexcept;
     const kv::Header* header_;
     ChunkPlace place_;
-    std::uint64_t next_slot_ = 0;
     bool done_ = false;
 };
 
 // Bytes of a layer; with the schemes' and the shapes' arrays allocated and zeroed. Out of memory: resource.
 [[nodiscard]] std::uint64_t layer_bytes(const kv::Header& header, std::size_t sequence, std::size_t layer);
 Result<std::shared_ptr<kv::Layer>> allocate_layer(const kv::Header& header, std::size_t sequence, std::size_t layer);
+[[nodiscard]] std::uint64_t total_pieces(const kv::Header& header);  // tokens_per_chunk must be set
 [[nodiscard]] std::uint64_t total_layers(const kv::Header& header) noexcept;
 
 }  // namespace hetero::transport

@@ -1,4 +1,5 @@
-// Endpoints: where a tool reads or writes a KV state. PATH, "-" (stdin or stdout), "mpi:RANK".
+// Endpoints: where a tool reads or writes a KV state. PATH, "-" (stdin or stdout), "mpi:RANK", "mpi:FIRST-LAST",
+// "mpi-port:FILE".
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -9,18 +10,25 @@
 
 #include "base/result.h"
 #include "io/atomic_file.h"
+#include "kv/reshard_plan.h"
 #include "kv/stream.h"
 #include "transport/faults.h"
 #include "transport/link_rate.h"
+#include "transport/transfer_times.h"
 
 namespace hetero::transport {
 
-enum class EndpointKind { file, pipe, mpi };
+class Resume;  // resume.h
+
+enum class EndpointKind { file, pipe, mpi, mpi_port };
 
 struct Endpoint {
     EndpointKind kind = EndpointKind::file;
-    std::string path;  // file
+    std::string path;  // file; mpi_port: where the two jobs find each other
     int rank = -1;     // mpi: the peer's rank in MPI_COMM_WORLD
+    int ranks = 1;     // mpi: so many from `rank` on, which hold the shards of one state ("mpi:3-5")
+    // Messages to another process, by hkv-mpi.
+    [[nodiscard]] bool is_link() const noexcept { return kind == EndpointKind::mpi || kind == EndpointKind::mpi_port; }
 };
 
 // "mpi:" with something that is not a rank is a usage error; "./mpi:3" is a file.
@@ -33,6 +41,8 @@ struct TransportOptions {
     // A lost peer ends this process within so long: six tenths to notice, the rest to tell the others and for mpirun to
     // end the job. A peer that is alive and computes is waited for.
     double timeout_s = 10;
+    // mpi-port: only. How long to wait for the other job to come; 0: as long as timeout_s.
+    double meet_s = 0;
     // A pipe's image above this is spooled to a temporary file. At least min_pipe_memory_bytes.
     std::uint64_t max_memory_bytes = 1ULL << 30;
     io::Overwrite overwrite = io::Overwrite::refuse;
@@ -42,11 +52,21 @@ struct TransportOptions {
     // Above 1: this process is one of so many that compute one model together (group.h), each started with the same
     // options. Only the first of them has endpoints.
     int group_size = 1;
-    std::string tool;  // its name: all ranks of a group run the same
+    // Of such a group each rank has one shard of a state (kv/reshard_plan.h), and endpoints. The heads of that state,
+    // where they are known: they have to be where one side of an mpi: endpoint is several ranks and this one writes.
+    bool shards = false;
+    kv::HeadCounts heads;
+    int input_ranks = 1, output_ranks = 1;  // of the mpi: endpoints; prepare() fills them in
+    std::string tool;                       // its name: all ranks of a group run the same
     // mpi: only. Drills: what this process sends suffers these. At most so many bytes a second to each peer; 0: no
     // limit.
     Faults faults;
     std::uint64_t max_bytes_per_s = 0;
+    // Of a state that goes from mpi: into a file as it is: the same object for source and sink.
+    std::shared_ptr<Resume> resume;
+    // mpi: the sender is told by confirm() that its state has arrived, not by Source::finish(): for what is stored or
+    // passed on, so that no sender counts as delivered what was lost after all.
+    bool confirm_later = false;
 };
 
 // What can be known before long work: output directory writable, overwriting allowed, "-" not a terminal, input and
@@ -59,9 +79,22 @@ Status prepare(const std::vector<Endpoint>& inputs, const std::vector<Endpoint>&
 Result<std::unique_ptr<kv::Source>> open_source(const Endpoint& endpoint, const TransportOptions& options);
 Result<std::unique_ptr<kv::Sink>> open_sink(const Endpoint& endpoint, const TransportOptions& options);
 
+// With confirm_later, after Source::finish(), when what was read is where it should be.
+Status confirm(const Endpoint& input);
+// Bytes of the state that were left out, for an earlier transfer had brought them.
+[[nodiscard]] std::uint64_t resumed_bytes(const Endpoint& endpoint);
+
 // What the way to an output can carry, by probing it for some milliseconds: after prepare(), before open_sink(),
 // whether or not the other side is ready to read. Nothing for a file or a pipe.
 Result<std::optional<LinkRate>> measure_link(const Endpoint& endpoint);
+
+// Another process reads or writes it meanwhile: what is sent early arrives early.
+[[nodiscard]] bool is_link(const Endpoint& endpoint);
+// Of the state that this process has sent to an output (`sending`) or read from an input; none for a file or a pipe.
+[[nodiscard]] std::optional<TransferStats> transfer_stats(const Endpoint& endpoint, bool sending);
+// Puts this process on the time line of the peer that an input is read from (base/trace.h), by some small probes; does
+// nothing for a file or a pipe. After open_source(), when that peer has done the same with the one before it.
+Status join_time_line(const Endpoint& input);
 
 // Tells every peer of this process that it gave up and why (so that they end too), then leaves MPI. With no error: an
 // orderly end, which waits until every rank of the job has come this far, however long it computes. Does nothing where
@@ -69,5 +102,9 @@ Result<std::optional<LinkRate>> measure_link(const Endpoint& endpoint);
 // rank never started it, or died), it ends the process itself, with the error's code as status.
 // An error: the orderly end did not come about, for a peer was lost or gave up after its state had been transferred.
 Status leave(const Error* error) noexcept;
+
+// Holds up what processes need to meet by mpi-port:FILE, beyond the life of one of them: for a process that forks
+// others which receive states in turn, and does not start MPI itself. They use it while the object lives.
+Result<std::shared_ptr<const void>> start_port_service(const TransportOptions& options);
 
 }  // namespace hetero::transport

@@ -8,6 +8,7 @@
 #include "base/errno_text.h"
 #include "kv/shard_files.h"
 #include "transport/registry.h"
+#include "transport/resume.h"
 
 namespace hetero::transport {
 namespace {
@@ -61,12 +62,13 @@ Result<std::unique_ptr<kv::Source>> open_file_source(const Endpoint& endpoint, c
 }
 
 Result<std::unique_ptr<kv::Sink>> open_file_sink(const Endpoint& endpoint, const TransportOptions& options) {
+    if (options.resume) return options.resume->create_sink(options.overwrite);
     return kv::create_file(endpoint.path, options.overwrite);
 }
 
 }  // namespace
 
-const EndpointType file_endpoint = {EndpointKind::file, parse_file,     file_text, prepare_file,
-                                    open_file_source,   open_file_sink, nullptr,   nullptr};
+const EndpointType file_endpoint = {EndpointKind::file, parse_file, file_text, prepare_file, open_file_source,
+                                    open_file_sink,     nullptr,    nullptr,   nullptr,      nullptr};
 
 }  // namespace hetero::transport

@@ -41,14 +41,15 @@ std::uint64_t max_payload(FrameKind kind) {
         case FrameKind::chunk:
             return ~0ULL >> 1;  // held against the plan by the receiver
         case FrameKind::offer:
+        case FrameKind::accept:
+        case FrameKind::commit:
             return max_offer_bytes;
         case FrameKind::credit:
-        case FrameKind::accept:
+        case FrameKind::keep:
         case FrameKind::hello:
         case FrameKind::hello_ack:
         case FrameKind::reject:
         case FrameKind::abort:
-        case FrameKind::commit:
         case FrameKind::commit_ack:
         case FrameKind::nack:
             return max_control_bytes;
@@ -57,8 +58,9 @@ std::uint64_t max_payload(FrameKind kind) {
         case FrameKind::ack:
         case FrameKind::heartbeat:
         case FrameKind::bye:
-        case FrameKind::probe_ack:
             return 0;
+        case FrameKind::probe_ack:
+            return sizeof(std::uint64_t);
     }
     return 0;
 }
@@ -99,6 +101,8 @@ const char* frame_kind_name(FrameKind kind) noexcept {
             return "PROBE";
         case FrameKind::probe_ack:
             return "PROBE_ACK";
+        case FrameKind::keep:
+            return "KEEP";
     }
     return "unknown";
 }
@@ -115,6 +119,13 @@ bool is_sequenced(FrameKind kind) noexcept {
         default:
             return true;
     }
+}
+
+std::string frame_text(const FrameHeader& header) {
+    constexpr const char* array_names[] = {"values", "scale", "zero", "sinks", "tail"};
+    if (header.kind != FrameKind::chunk) return fmt::format("{} {}", frame_kind_name(header.kind), header.seq);
+    return fmt::format("sequence {}, layer {}, {} {}, chunk {}", header.sequence, header.layer,
+                       kv::part_name(header.part), array_names[static_cast<std::size_t>(header.array)], header.chunk);
 }
 
 HeaderBytes encode_frame(const FrameHeader& header) {
@@ -158,7 +169,7 @@ Result<FrameHeader> decode_frame(std::span<const std::byte, frame_header_bytes> 
     header.kind = static_cast<FrameKind>(kind);
     if (header.version != wire_version && !(header.version > 0 && layout_is_shared(header.kind)))
         return fail(Errc::peer, "frame of hkv-mpi {}, this build speaks {}", header.version, wire_version);
-    if (kind < static_cast<std::uint8_t>(FrameKind::hello) || kind > static_cast<std::uint8_t>(FrameKind::probe_ack))
+    if (kind < static_cast<std::uint8_t>(FrameKind::hello) || kind > static_cast<std::uint8_t>(FrameKind::keep))
         return fail(Errc::peer, "unknown frame kind {}", kind);
     const auto part = load_le<std::uint8_t>(p + at_part);
     const auto array = load_le<std::uint8_t>(p + at_array);

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "base/result.h"
 #include "kv/state.h"
@@ -14,7 +15,8 @@ namespace hetero::transport {
 inline constexpr std::uint16_t wire_version = 1;
 inline constexpr std::size_t frame_header_bytes = 64;
 inline constexpr std::uint32_t wire_slots = 8192;  // chunk payloads are told apart by their number modulo this
-// Largest payload of an OFFER (tokens and logits of all sequences) and of every other kind but CHUNK.
+// Largest payload of an OFFER (tokens and logits of all sequences), of ACCEPT (checksums of what is held) and COMMIT
+// (logits), and of every other kind but CHUNK.
 inline constexpr std::uint64_t max_offer_bytes = 1ULL << 30;
 inline constexpr std::uint64_t max_control_bytes = 64 * 1024;
 inline constexpr std::uint64_t max_probe_bytes = 4 << 20;
@@ -35,7 +37,8 @@ enum class FrameKind : std::uint8_t {
     abort = 13,       // unsequenced: gave up, and why
     bye = 14,         // orderly end
     probe = 15,       // unsequenced: bytes for a measurement of the link; answered at once, whatever the tool does
-    probe_ack = 16,   // unsequenced: probe `seq` has arrived
+    probe_ack = 16,   // unsequenced: probe `seq` has arrived, and when
+    keep = 17,        // the next chunks are those that the receiver holds
 };
 [[nodiscard]] const char* frame_kind_name(FrameKind kind) noexcept;
 // Unsequenced frames are not repeated when lost; all others are numbered and delivered in order, exactly once.
@@ -62,6 +65,9 @@ struct FrameHeader {
     std::uint32_t payload_crc = 0;
     friend bool operator==(const FrameHeader&, const FrameHeader&) = default;
 };
+
+// For messages: "sequence 0, layer 1, K scale, chunk 3"; of frames that are no chunks "COMMIT 7".
+[[nodiscard]] std::string frame_text(const FrameHeader& header);
 
 using HeaderBytes = std::array<std::byte, frame_header_bytes>;
 

@@ -22,6 +22,7 @@ public:
             waiting_.fetch_sub(1);
         }
         void unlock() { mutex_.unlock(); }
+        [[nodiscard]] bool wanted() const noexcept { return waiting_.load() > 0; }
         void lock_last() {
             for (int i = 0; i < 1000 && waiting_.load() > 0; ++i) std::this_thread::yield();
             mutex_.lock();
@@ -73,8 +74,14 @@ public:
     // What moves frames, if other threads may do so under the lock: then one that waits moves them itself, and one that
     // has something to send sends it. Handing over to the moving thread takes longer, and a core.
     void let_step(std::function<bool()> step) { step_ = std::move(step); }
-    // Somebody else has moved frames since, and is likely to do so again.
-    [[nodiscard]] bool stepped_since(Clock::time_point time) const noexcept { return stepped_at_ > time; }
+    // Somebody else has moved frames since, and is likely to do so again. Needs no lock.
+    [[nodiscard]] bool stepped_since(Clock::time_point time) const noexcept { return stepped_at_.load() > time; }
+    // Whoever moves frames under the lock, and last saw one move so long ago, does so again at once: the answer to a
+    // small frame is there sooner than a thread is that was let go first.
+    [[nodiscard]] bool goes_on(Clock::duration since_moved) const noexcept {
+        constexpr auto soon = std::chrono::microseconds(20);
+        return since_moved < soon && !mutex_.wanted();
+    }
 
     // There is something to send: sends it, or wakes the moving thread. Call under the lock.
     void nudge() {
@@ -102,11 +109,11 @@ private:
         Clock::time_point moved = Clock::now();
         for (;;) {
             if (ready()) return true;
-            if (step()) {
-                moved = stepped_at_;
-            } else if (stepped_at_ - moved > patience) {
-                return false;
-            }
+            const bool any = step();
+            const Clock::time_point now = stepped_at_.load();
+            if (any) moved = now;
+            if (now - moved > patience) return false;
+            if (goes_on(now - moved)) continue;
             lock.unlock();
             std::this_thread::yield();
             lock.lock();
@@ -114,7 +121,7 @@ private:
     }
     bool step() {
         const bool moved = step_();
-        stepped_at_ = Clock::now();
+        stepped_at_.store(Clock::now());
         return moved;
     }
     struct Waiter {
@@ -134,7 +141,7 @@ private:
     std::condition_variable_any rested_;
     std::vector<Waiter*> waiters_;
     std::function<bool()> step_;
-    Clock::time_point stepped_at_{};
+    std::atomic<Clock::time_point> stepped_at_{Clock::time_point{}};
     bool nudged_ = false;
 };
 

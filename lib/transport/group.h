@@ -16,5 +16,7 @@ namespace hetero::transport {
 // Whether this rank is the one to show an error of its own to the user: of an error that ends a group, one rank is, the
 // first of those that can. May wait a moment for the others. Before leave().
 [[nodiscard]] bool shows_error() noexcept;
+// In MPI_COMM_WORLD; -1 where MPI was not started.
+[[nodiscard]] int world_rank() noexcept;
 
 }  // namespace hetero::transport

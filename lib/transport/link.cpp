@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "base/trace.h"
 
 namespace hetero::transport {
 namespace {
@@ -49,30 +50,37 @@ void Link::transmit_control(FrameKind kind, std::uint32_t seq, std::vector<std::
     header.seq = seq;
     header.length = payload.size();
     header.payload_crc = crc32c(payload);
-    transmit(header, own_payload(std::move(payload)));
+    transmit(header, payload.empty() ? Payload{} : own_payload(std::move(payload)));
 }
 
-void Link::post(FrameKind kind, std::vector<std::byte> payload) {
+void Link::post(FrameKind kind, std::vector<std::byte> payload, std::uint64_t pieces) {
     FrameHeader header;
     header.kind = kind;
     header.payload_crc = crc32c(payload);
-    post_chunk(header, own_payload(std::move(payload)));
+    post_frame(header, own_payload(std::move(payload)), pieces);
 }
 
-void Link::post_chunk(FrameHeader header, Payload payload) {
+void Link::post_chunk(FrameHeader place, Payload payload) { post_frame(place, std::move(payload), 1); }
+
+void Link::post_frame(FrameHeader header, Payload payload, std::uint64_t pieces) {
     if (error_) return;
     if (next_seq_ == ~0U) return give_up({Errc::peer, "frame numbers are used up"});
     header.seq = next_seq_++;
     header.length = payload.bytes.size();
     if (unacknowledged_.empty()) last_acked_ = now_;
     unacknowledged_bytes_ += payload.bytes.size();
-    unacknowledged_.push_back({header, payload});
+    unacknowledged_pieces_ += pieces;
+    unacknowledged_.push_back({header, payload, pieces});
     transmit(header, payload);
 }
 
 void Link::expect(std::uint32_t slot, std::span<std::byte> place, std::shared_ptr<void> owner) {
     if (error_) return;
     if (const Status posted = channel_->expect(slot, place, std::move(owner)); !posted) lost(posted.error().message);
+}
+
+void Link::withdraw(std::uint32_t slot) {
+    if (!error_ && !channel_->withdraw(slot)) violated(fmt::format("KEEP of a chunk that it sends, in slot {}", slot));
 }
 
 std::optional<Frame> Link::next() {
@@ -108,6 +116,7 @@ bool Link::step(TimePoint now) {
         if (!*arrival) break;
         moved = true;
         taken += frame_header_bytes + (*arrival)->payload().size();
+        counters_.bytes_received += frame_header_bytes + (*arrival)->payload().size();
         handle(**arrival, now);
     }
     if (!error_) watch(now);
@@ -160,10 +169,12 @@ void Link::handle(const Arrival& arrival, TimePoint now) {
             break;
         case FrameKind::probe:
             if (arrival.payload().size() == header.length && crc32c(arrival.payload()) == header.payload_crc)
-                transmit_control(FrameKind::probe_ack, header.seq);
+                transmit_control(FrameKind::probe_ack, header.seq, encode_time(trace::on_time_line(now)));
             break;
         case FrameKind::probe_ack:
             answered_probe_ = header.seq;
+            answered_time_.reset();
+            if (crc32c(arrival.payload()) == header.payload_crc) answered_time_ = decode_time(arrival.payload());
             probed_at_.reset();
             break;
         default:
@@ -199,6 +210,7 @@ void Link::acknowledge(std::uint32_t ack, TimePoint now) {
     if (ack > next_seq_) return violated(fmt::format("acknowledged frame {} of {}", ack, next_seq_));
     while (!unacknowledged_.empty() && unacknowledged_.front().header.seq < ack) {
         unacknowledged_bytes_ -= unacknowledged_.front().payload.bytes.size();
+        unacknowledged_pieces_ -= unacknowledged_.front().pieces;
         unacknowledged_.pop_front();
         last_acked_ = now;
     }
@@ -211,9 +223,8 @@ void Link::handle_nack(const FrameHeader& header, const Arrival& arrival) {
     for (Sent& sent : unacknowledged_) {
         if (sent.header.seq != header.seq) continue;
         if (*reason == NackReason::damaged && ++sent.damaged > max_damaged) {
-            return give_up(
-                {Errc::peer, fmt::format("{} {} arrived damaged at {} {} times", frame_kind_name(sent.header.kind),
-                                         sent.header.seq, options_.peer, sent.damaged)});
+            return give_up({Errc::peer, fmt::format("{} arrived damaged at {} {} times", frame_text(sent.header),
+                                                    options_.peer, sent.damaged)});
         }
         ++counters_.resent;
         log::debug("{}: frame {} sent again", options_.peer, header.seq);
@@ -232,8 +243,7 @@ void Link::handle_sequenced(const FrameHeader& header, const Arrival& arrival) {
     const bool chunk = header.kind == FrameKind::chunk;
     const auto payload = arrival.payload();
     if (chunk && !arrival.placed)
-        return violated(
-            fmt::format("chunk {} of layer {} came without having been granted", header.chunk, header.layer));
+        return violated(fmt::format("{} came without having been granted", frame_text(header)));
     const bool verify = !chunk || options_.verify_chunks;
     if (payload.size() != header.length || (verify && crc32c(payload) != header.payload_crc)) {
         ++counters_.damaged;
@@ -303,20 +313,20 @@ void Link::violated(std::string_view what) {
 void Link::give_up(const Error& reason) {
     if (error_) return;
     error_ = reason;
-    channel_->cancel();
-    unacknowledged_.clear();
-    unacknowledged_bytes_ = 0;
-    ready_.clear();
-    early_.clear();
+    forget_sent();
     if (!peer_left_) transmit_control(FrameKind::abort, 0, encode(reason));
 }
 
 void Link::end_with(Error error) {
     if (error_) return;
     error_ = std::move(error);
+    forget_sent();
+}
+
+void Link::forget_sent() noexcept {
     channel_->cancel();
     unacknowledged_.clear();
-    unacknowledged_bytes_ = 0;
+    unacknowledged_bytes_ = unacknowledged_pieces_ = 0;
     ready_.clear();
     early_.clear();
 }

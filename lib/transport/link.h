@@ -35,7 +35,7 @@ struct Frame {
 
 struct LinkCounters {
     std::uint64_t frames_sent = 0, frames_received = 0;
-    std::uint64_t bytes_sent = 0;  // headers and what was sent again included
+    std::uint64_t bytes_sent = 0, bytes_received = 0;  // headers and what was sent again included
     std::uint64_t resent = 0, damaged = 0, duplicates = 0, stale = 0;
 };
 
@@ -45,17 +45,20 @@ public:
 
     // Numbers and sends a frame, and keeps it until it is acknowledged. For chunks the caller fills in the place and
     // payload_crc.
-    void post(FrameKind kind, std::vector<std::byte> payload);
+    // `pieces`: how many of the state's it stands for.
+    void post(FrameKind kind, std::vector<std::byte> payload, std::uint64_t pieces = 1);
     void post_chunk(FrameHeader place, Payload payload);
     // Receiver: where a chunk goes. `place_again` is asked when a chunk has to be sent again.
     void expect(std::uint32_t slot, std::span<std::byte> place, std::shared_ptr<void> owner);
+    // Nothing goes there after all: the peer left the chunk out.
+    void withdraw(std::uint32_t slot);
     void on_damaged_chunk(std::function<void(const FrameHeader&)> place_again) {
         place_again_ = std::move(place_again);
     }
 
     // Receives, answers, watches the clock. Returns whether anything moved.
     bool step(TimePoint now);
-    // The next frame in order: HELLO, HELLO_ACK, REJECT, OFFER, ACCEPT, CREDIT, CHUNK, COMMIT, COMMIT_ACK.
+    // The next frame in order: HELLO, HELLO_ACK, REJECT, OFFER, ACCEPT, CREDIT, CHUNK, KEEP, COMMIT, COMMIT_ACK.
     std::optional<Frame> next();
 
     // Ends the conversation with an error of this side and tells the peer. Later calls do nothing.
@@ -73,6 +76,10 @@ public:
     void probe(std::uint32_t number, std::size_t bytes);
     // The latest probe that was answered.
     [[nodiscard]] const std::optional<std::uint32_t>& answered_probe() const noexcept { return answered_probe_; }
+    // When it was, on the peer's time line (base/trace.h); none where the peer did not say.
+    [[nodiscard]] const std::optional<std::chrono::nanoseconds>& answered_time() const noexcept {
+        return answered_time_;
+    }
 
     // Takes the channel away, for the next conversation; only ~Link() may follow. All has to be drained().
     [[nodiscard]] std::unique_ptr<Channel> release() noexcept { return std::move(channel_); }
@@ -84,7 +91,7 @@ public:
     [[nodiscard]] bool drained();
 
     [[nodiscard]] std::uint64_t unacknowledged_bytes() const noexcept { return unacknowledged_bytes_; }
-    [[nodiscard]] std::size_t unacknowledged_frames() const noexcept { return unacknowledged_.size(); }
+    [[nodiscard]] std::uint64_t unacknowledged_pieces() const noexcept { return unacknowledged_pieces_; }
     [[nodiscard]] const LinkCounters& counters() const noexcept { return counters_; }
     [[nodiscard]] const LinkOptions& options() const noexcept { return options_; }
 
@@ -92,8 +99,11 @@ private:
     struct Sent {
         FrameHeader header;
         Payload payload;
+        std::uint64_t pieces = 1;
         int damaged = 0;  // times the peer found it damaged
     };
+    void post_frame(FrameHeader header, Payload payload, std::uint64_t pieces);
+    void forget_sent() noexcept;
     void transmit(const FrameHeader& header, const Payload& payload);
     void transmit_control(FrameKind kind, std::uint32_t seq, std::vector<std::byte> payload = {});
     void handle(const Arrival& arrival, TimePoint now);
@@ -113,7 +123,7 @@ private:
 
     std::uint32_t next_seq_ = 0;  // of the next frame sent
     std::deque<Sent> unacknowledged_;
-    std::uint64_t unacknowledged_bytes_ = 0;
+    std::uint64_t unacknowledged_bytes_ = 0, unacknowledged_pieces_ = 0;
     std::uint32_t expected_ = 0;   // of the next frame delivered
     std::uint32_t peer_next_ = 0;  // the peer has sent all below, as its heartbeats say
     std::map<std::uint32_t, Frame> early_;
@@ -122,6 +132,7 @@ private:
     int undecodable_in_a_row_ = 0;
     Payload probe_bytes_;
     std::optional<std::uint32_t> answered_probe_;
+    std::optional<std::chrono::nanoseconds> answered_time_;
 
     TimePoint now_, last_heard_, last_heartbeat_, last_acked_;
     std::optional<TimePoint> gap_since_, asked_at_;

@@ -33,8 +33,10 @@ bool LinkMeasure::step(TimePoint now) {
     }
     const bool lost = waiting_ && std::chrono::duration<double>(now - sent_at_).count() > patience_s_;
     if (lost) patience_s_ *= 2;
-    if (!rate_ && (!waiting_ || lost)) send(now);
-    return moved;
+    if (rate_ || (waiting_ && !lost)) return moved;
+    send(now);
+    link_->step(now);  // it leaves now
+    return true;
 }
 
 void LinkMeasure::take_answer(double seconds) {

@@ -1,6 +1,9 @@
 #include "transport/messages.h"
 
+#include <algorithm>
+
 #include "base/printable.h"
+#include "kv/canonical.h"
 #include "kv/file_layout.h"
 #include "transport/wire_bytes.h"
 
@@ -9,6 +12,7 @@ namespace {
 
 constexpr std::size_t max_reason_bytes = 4096;
 constexpr unsigned symmetric_bit = 1, hadamard_bit = 2, kept_bit = 4;  // of a scheme
+constexpr unsigned late_logits_bit = 1;                                // of OFFER
 
 tl::unexpected<Error> malformed(const char* what) { return fail(Errc::peer, "{} is malformed", what); }
 
@@ -138,7 +142,6 @@ Result<kv::Header> take_header(ByteReader& in, std::uint16_t version) {
         entry.what = in.text();
     }
     if (version >= 2) HETERO_CHECK(take_shapes(in, header));
-    if (!in.complete()) return malformed("OFFER");
     return header;
 }
 
@@ -146,6 +149,16 @@ Result<kv::Header> take_header(ByteReader& in, std::uint16_t version) {
 
 std::uint16_t protocol_version_of(const kv::Header& header) noexcept {
     return kv::layout::schema_minor_of(header) == 0 ? 1 : 2;
+}
+
+std::uint16_t protocol_version_of(const Offer& offer) noexcept {
+    return offer.late_logits ? 3 : protocol_version_of(offer.header);
+}
+
+Digest state_key(const kv::Header& header) {
+    kv::Header without = header;
+    for (kv::Sequence& sequence : without.sequences) sequence.logits.clear();
+    return sha256("hetero-wire-state 1\n" + kv::header_text(without));
 }
 
 std::vector<std::byte> encode(const Hello& hello) {
@@ -186,7 +199,9 @@ Result<Error> decode_reason(std::span<const std::byte> bytes) {
     return Error{static_cast<Errc>(code), text};
 }
 
-std::vector<std::byte> encode(const Offer& offer) {
+std::vector<std::byte> encode(const Offer& offer) { return encode(offer, protocol_version_of(offer)); }
+
+std::vector<std::byte> encode(const Offer& offer, std::uint16_t version) {
     const kv::Header& header = offer.header;
     ByteWriter out;
     out.number(offer.payload_bytes);
@@ -212,7 +227,11 @@ std::vector<std::byte> encode(const Offer& offer) {
         out.text(entry.version);
         out.text(entry.what);
     }
-    if (protocol_version_of(header) >= 2) put_shapes(out, header);
+    if (version >= 2) put_shapes(out, header);
+    if (version >= 3) {
+        out.number(static_cast<std::uint8_t>(offer.late_logits ? late_logits_bit : 0));
+        out.digest(offer.state_key);
+    }
     return out.take();
 }
 
@@ -221,6 +240,16 @@ Result<Offer> decode_offer(std::span<const std::byte> bytes, std::uint16_t versi
     Offer offer;
     offer.payload_bytes = in.number<std::uint64_t>();
     HETERO_TRY(offer.header, take_header(in, version));
+    if (version >= 3) {
+        const auto flags = in.number<std::uint8_t>();
+        if ((flags & ~late_logits_bit) != 0) return malformed("OFFER");
+        offer.late_logits = (flags & late_logits_bit) != 0;
+        offer.state_key = in.digest();
+    }
+    if (!in.complete()) return malformed("OFFER");
+    if (offer.late_logits && std::any_of(offer.header.sequences.begin(), offer.header.sequences.end(),
+                                         [](const kv::Sequence& one) { return !one.logits.empty(); }))
+        return fail(Errc::peer, "OFFER has logits, and says that they come with COMMIT");
     if (offer.header.tokens_per_chunk == 0) return fail(Errc::peer, "OFFER does not say the chunk length");
     if (const Status checked = kv::check_header(offer.header); !checked) {
         return fail(Errc::peer, "OFFER: {}", checked.error().message);
@@ -228,6 +257,101 @@ Result<Offer> decode_offer(std::span<const std::byte> bytes, std::uint16_t versi
     if (const std::uint64_t expected = offer.header.payload_bytes(); expected != offer.payload_bytes)
         return fail(Errc::peer, "OFFER announces {} bytes, its header makes {}", offer.payload_bytes, expected);
     return offer;
+}
+
+std::vector<std::byte> encode(const Accept& accept, std::uint16_t version) {
+    ByteWriter out;
+    out.number(accept.layers);
+    if (version < 3) return out.take();
+    out.number(static_cast<std::uint32_t>(accept.held.size()));
+    for (const HeldPieces& range : accept.held) {
+        out.number(range.first);
+        out.number(static_cast<std::uint64_t>(range.crcs.size()));
+        out.array(range.crcs);
+    }
+    return out.take();
+}
+
+Result<Accept> decode_accept(std::span<const std::byte> bytes, std::uint16_t version, std::uint64_t total_pieces) {
+    ByteReader in(bytes);
+    Accept accept;
+    accept.layers = in.number<std::uint64_t>();
+    const std::uint32_t ranges = version < 3 ? 0 : in.number<std::uint32_t>();
+    std::uint64_t end = 0;  // of the range before
+    for (std::uint32_t i = 0; i < ranges && in.ok(); ++i) {
+        HeldPieces& range = accept.held.emplace_back();
+        range.first = in.number<std::uint64_t>();
+        const auto count = in.number<std::uint64_t>();
+        range.crcs = in.array<std::uint32_t>(count);
+        if (!in.ok()) break;
+        if (count == 0 || range.first < end || range.first > total_pieces || count > total_pieces - range.first)
+            return fail(Errc::peer, "ACCEPT holds {} pieces from {} on, after {}, of {}", count, range.first, end,
+                        total_pieces);
+        end = range.first + count;
+    }
+    if (!in.complete()) return malformed("ACCEPT");
+    return accept;
+}
+
+std::vector<std::byte> encode_keep(std::uint64_t pieces) {
+    ByteWriter out;
+    out.number(pieces);
+    return out.take();
+}
+
+Result<std::uint64_t> decode_keep(std::span<const std::byte> bytes) {
+    ByteReader in(bytes);
+    const auto pieces = in.number<std::uint64_t>();
+    if (!in.complete() || pieces == 0) return malformed("KEEP");
+    return pieces;
+}
+
+std::vector<std::byte> encode(const Commit& commit) {
+    ByteWriter out;
+    out.digest(commit.root);
+    for (std::size_t i = 0; i < commit.logits.size(); ++i) {
+        const std::int32_t pending = i < commit.pending_tokens.size() ? commit.pending_tokens[i] : -1;
+        out.number(std::bit_cast<std::uint32_t>(pending));
+        out.number(static_cast<std::uint64_t>(commit.logits[i].size()));
+        out.array(commit.logits[i]);
+    }
+    return out.take();
+}
+
+Commit commit_of(const Digest& root, const kv::Header& header) {
+    Commit commit{root, {}, {}};
+    for (const kv::Sequence& sequence : header.sequences) {
+        commit.logits.push_back(sequence.logits);
+        commit.pending_tokens.push_back(sequence.pending_token);
+    }
+    return commit;
+}
+
+Result<Commit> decode_commit(std::span<const std::byte> bytes, std::size_t sequences) {
+    ByteReader in(bytes);
+    Commit commit;
+    commit.root = in.digest();
+    for (std::size_t i = 0; i < sequences && in.ok(); ++i) {
+        commit.pending_tokens.push_back(std::bit_cast<std::int32_t>(in.number<std::uint32_t>()));
+        commit.logits.push_back(in.array<float>(in.number<std::uint64_t>()));
+    }
+    if (!in.complete()) return malformed("COMMIT");
+    return commit;
+}
+
+std::vector<std::byte> encode_time(std::chrono::nanoseconds time) {
+    ByteWriter out;
+    out.number(static_cast<std::uint64_t>(time.count()));
+    return out.take();
+}
+
+std::optional<std::chrono::nanoseconds> decode_time(std::span<const std::byte> bytes) {
+    ByteReader in(bytes);
+    const std::chrono::nanoseconds time(static_cast<std::int64_t>(in.number<std::uint64_t>()));
+    // Differences of two must not overflow: a clock counts less than 146 years.
+    constexpr std::chrono::nanoseconds most(std::int64_t{1} << 62);
+    if (!in.complete() || time > most || time < -most) return std::nullopt;
+    return time;
 }
 
 std::vector<std::byte> encode_credit(std::uint64_t layers) {

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "base/huge_pages.h"
 #include "transport/chunk_plan.h"
 #include "transport/link_bench.h"
 #include "transport/mpi_raw.h"
@@ -91,10 +92,18 @@ private:
     Status receive_state(bool checksums);
     Status start(bool checksums);
     Status drain();
-    std::span<std::byte> memory(std::uint64_t message) {
-        const std::uint64_t size = std::max(memory_bytes, 2 * message) / message * message;
-        if (memory_.size() < size) memory_.resize(size, std::byte{1});
-        return std::span(memory_).first(size);
+    // Blocks like the arrays of the states.
+    RawMpi::Memory& memory(std::uint64_t message) {
+        const std::uint64_t block = std::max(message, usual_part_bytes / message * message);
+        if (memory_.empty() || memory_.front().size() != block) {
+            memory_.clear();
+            memory_.resize(std::max<std::uint64_t>(4, memory_bytes / block));
+            for (auto& one : memory_) {
+                resize_in_huge_pages(one, block);
+                std::fill(one.begin(), one.end(), std::byte{1});
+            }
+        }
+        return memory_;
     }
 
     MpiWorld* world_;
@@ -102,7 +111,9 @@ private:
     double patience_s_;
     RawMpi raw_;
     std::uint64_t session_ = 0;  // the number of the step
-    std::vector<std::byte> memory_;
+    RawMpi::Memory memory_;
+    // As memory_: kept from one transfer to the next.
+    std::shared_ptr<LayerPool> layers_ = std::make_shared<LayerPool>(memory_bytes / (4U << 10));
 };
 
 Status Bench::start(bool checksums) {
@@ -136,9 +147,12 @@ Result<double> Bench::send_state(const kv::Header& header, const Layers& layers,
 
 Status Bench::receive_state(bool checksums) {
     HETERO_CHECK(start(checksums));
-    HETERO_TRY(const auto source, wire_source(world_->gate(), *peer_->receiver, {}));
+    ReceiverOptions receiver;
+    receiver.layers = layers_;
+    HETERO_TRY(const auto source, wire_source(world_->gate(), *peer_->receiver, std::move(receiver)));
     kv::Layer layer;
     for (std::uint32_t l = 0; l < source->header().identity.n_layers; ++l) HETERO_CHECK(source->read_into(layer));
+    layers_->give(std::move(layer));
     HETERO_CHECK(source->finish());
     return drain();
 }
@@ -199,7 +213,7 @@ Result<LinkBench> Bench::lead(const LinkBenchOptions& options) {
         std::max(least_round_trips, static_cast<int>(std::min<double>(options.round_trips, latency_s / mean_s)));
     HETERO_TRY(const auto raw_s, ping(round_trips));
     bench.raw_us = one_way_us(raw_s);
-    HETERO_TRY(const MpiWorld::Measured measured, world_->measure(peer_->rank, round_trips));
+    HETERO_TRY(const MpiWorld::Measured measured, world_->measure(*peer_, round_trips));
     bench.frames_us = one_way_us(measured.round_trips_s);
     const auto in_a_round = [&](double bytes_per_s) {
         return std::min(static_cast<double>(options.max_bytes), bytes_per_s * options.round_s);
@@ -286,7 +300,7 @@ Result<LinkBench> bench_link(const Endpoint& peer, const LinkBenchOptions& bench
     const std::vector<int> none, one = {peer.rank};
     HETERO_CHECK(MpiWorld::start(leads ? none : one, leads ? one : none, options));
     MpiWorld& world = *MpiWorld::running();
-    HETERO_TRY(MpiWorld::Peer * opened, world.open(peer.rank, leads));
+    HETERO_TRY(MpiWorld::Peer * opened, world.open(peer, leads));
     auto run = std::make_unique<Bench>(world, *opened, options.timeout_s);
     Result<LinkBench> result = LinkBench{};
     if (leads) {

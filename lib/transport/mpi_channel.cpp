@@ -65,9 +65,10 @@ Status MpiChannel::start_sends() {
         const bool chunk = decoded && decoded->kind == FrameKind::chunk;
         const bool apart = chunk || frame.payload.bytes.size() > inline_bytes;
         const auto inlined = apart ? std::span<const std::byte>() : frame.payload.bytes;
-        auto message = std::make_shared<std::vector<std::byte>>(frame_header_bytes + inlined.size());
-        std::copy(inlined.begin(), inlined.end(), std::copy(frame.head.begin(), frame.head.end(), message->begin()));
-        HETERO_CHECK(send_bytes(*message, control_, tag_out_, message));
+        auto message = std::make_shared_for_overwrite<std::array<std::byte, message_bytes>>();
+        const auto end = std::copy(inlined.begin(), inlined.end(),
+                                   std::copy(frame.head.begin(), frame.head.end(), message->begin()));
+        HETERO_CHECK(send_bytes({message->begin(), end}, control_, tag_out_, message));
         if (apart)
             HETERO_CHECK(send_bytes(frame.payload.bytes, data_,
                                     chunk ? tag_chunks + static_cast<int>(decoded->slot) : tag_out_,
@@ -78,11 +79,11 @@ Status MpiChannel::start_sends() {
 
 Status MpiChannel::finish_sends() {
     if (sending_.empty()) return {};
-    std::vector<int> indices(sending_.size());
+    sent_indices_.resize(sending_.size());
     int done = 0;
-    HETERO_MPI_CHECK(
-        MPI_Testsome(static_cast<int>(sending_.size()), sending_.data(), &done, indices.data(), MPI_STATUSES_IGNORE),
-        "MPI_Testsome");
+    HETERO_MPI_CHECK(MPI_Testsome(static_cast<int>(sending_.size()), sending_.data(), &done, sent_indices_.data(),
+                                  MPI_STATUSES_IGNORE),
+                     "MPI_Testsome");
     if (done == MPI_UNDEFINED || done == 0) return {};
     std::size_t kept = 0;
     for (std::size_t i = 0; i < sending_.size(); ++i) {

@@ -23,6 +23,7 @@ public:
 
     Status send(const HeaderBytes& head, Payload payload) override;
     Status expect(std::uint32_t slot, std::span<std::byte> place, std::shared_ptr<void> owner) override;
+    [[nodiscard]] bool withdraw(std::uint32_t slot) override { return places_.erase(slot) != 0; }
     Result<std::optional<Arrival>> receive() override;
     [[nodiscard]] bool sent_all() override { return outbox_.empty() && sending_.empty(); }
     void cancel() noexcept override;
@@ -66,6 +67,7 @@ private:
     std::deque<Outgoing> outbox_;
     std::vector<MPI_Request> sending_;
     std::vector<std::shared_ptr<const void>> sending_owners_;  // beside sending_
+    std::vector<int> sent_indices_;                            // of MPI_Testsome
     std::map<std::uint32_t, Place> places_;                    // by slot
     std::vector<std::byte> control_message_;
     MPI_Request control_request_ = MPI_REQUEST_NULL;

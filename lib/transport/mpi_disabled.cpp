@@ -1,6 +1,7 @@
-// The mpi: endpoint where MPI is not compiled in: understood, and refused.
+// The mpi: and mpi-port: endpoints where MPI is not compiled in: understood, and refused.
 #include "transport/group.h"
 #include "transport/link_bench.h"
+#include "transport/link_survey.h"
 #include "transport/registry.h"
 
 namespace hetero::transport {
@@ -11,7 +12,7 @@ tl::unexpected<Error> refused(std::string_view what) {
                 "{}: this build has no MPI; configure with -DHETERO_MPI=ON (Debian: libopenmpi-dev, openmpi-bin)",
                 what);
 }
-tl::unexpected<Error> refused(const Endpoint& endpoint) { return refused(mpi_endpoint_text(endpoint)); }
+tl::unexpected<Error> refused(const Endpoint& endpoint) { return refused(to_string(endpoint)); }
 
 Status prepare_mpi(const std::vector<Endpoint>& inputs, const std::vector<Endpoint>& outputs,
                    const TransportOptions& options) {
@@ -29,13 +30,27 @@ Result<std::unique_ptr<kv::Sink>> open_mpi_sink(const Endpoint& endpoint, const 
 
 const EndpointType mpi_endpoint = {EndpointKind::mpi, parse_mpi_endpoint, mpi_endpoint_text, prepare_mpi,
                                    open_mpi_source,   open_mpi_sink,      nullptr,           nullptr};
+const EndpointType mpi_port_endpoint = {EndpointKind::mpi_port,
+                                        parse_port_endpoint,
+                                        port_endpoint_text,
+                                        prepare_mpi,
+                                        open_mpi_source,
+                                        open_mpi_sink,
+                                        nullptr,
+                                        nullptr};
+
+Result<std::shared_ptr<const void>> start_port_service(const TransportOptions&) { return refused("mpi-port:"); }
 
 Result<LinkBench> bench_link(const Endpoint& peer, const LinkBenchOptions&, const TransportOptions&) {
     return refused(peer);
 }
 
+Result<int> job_size() { return refused("a survey of links"); }
+Result<std::vector<SurveyedLink>> survey_links(const SurveyOptions&) { return refused("a survey of links"); }
+
 Communicator& group() noexcept { return single_process(); }
 Status check_group() { return {}; }
 bool shows_error() noexcept { return true; }
+int world_rank() noexcept { return -1; }
 
 }  // namespace hetero::transport

@@ -1,8 +1,11 @@
-// The mpi: endpoint where MPI is compiled in.
+// The mpi: and mpi-port: endpoints where MPI is compiled in.
 #include "base/limits.h"
+#include "base/trace.h"
 #include "transport/group.h"
+#include "transport/mpi_port.h"
 #include "transport/mpi_world.h"
 #include "transport/registry.h"
+#include "transport/shard_links.h"
 #include "transport/wire_stream.h"
 
 namespace hetero::transport {
@@ -14,36 +17,123 @@ std::vector<int> ranks(const std::vector<Endpoint>& endpoints) {
     return out;
 }
 
+// Of several ranks there is one endpoint on a side: they hold one state.
+Result<int> ranks_at_once(const std::vector<Endpoint>& endpoints) {
+    for (const Endpoint& endpoint : endpoints)
+        if (endpoint.ranks > 1 && endpoints.size() > 1)
+            return fail(Errc::usage, "{} holds one state, and cannot be named beside {}", to_string(endpoint),
+                        to_string(endpoints[&endpoint == &endpoints.front() ? 1 : 0]));
+    return endpoints.empty() ? 1 : endpoints.front().ranks;
+}
+
 Status prepare_mpi(const std::vector<Endpoint>& inputs, const std::vector<Endpoint>& outputs,
                    const TransportOptions& options) {
-    return MpiWorld::start(ranks(inputs), ranks(outputs), options);
+    TransportOptions own = options;
+    HETERO_TRY(own.input_ranks, ranks_at_once(inputs));
+    HETERO_TRY(own.output_ranks, ranks_at_once(outputs));
+    return MpiWorld::start(ranks(inputs), ranks(outputs), own);
 }
 
-Result<MpiWorld::Peer*> open_peer(const Endpoint& endpoint, bool sending) {
+Result<MpiWorld*> world_of(const Endpoint& endpoint) {
     MpiWorld* world = MpiWorld::running();
-    if (world == nullptr) return fail(Errc::internal, "mpi:{} was not prepared", endpoint.rank);
-    return world->open(endpoint.rank, sending);
+    if (world == nullptr) return fail(Errc::internal, "{} was not prepared", to_string(endpoint));
+    return world;
 }
 
-Result<std::unique_ptr<kv::Source>> open_mpi_source(const Endpoint& endpoint, const TransportOptions& options) {
-    HETERO_TRY(MpiWorld::Peer * peer, open_peer(endpoint, false));
+Result<std::unique_ptr<kv::Source>> open_rank_source(const Endpoint& endpoint, const TransportOptions& options) {
+    HETERO_TRY(MpiWorld * world, world_of(endpoint));
+    HETERO_TRY(MpiWorld::Peer * peer, world->open(endpoint, false));
     ReceiverOptions receiver;
     receiver.expected = options.expected_identity;
     receiver.memory_bytes = read_system_limits().memory_available_bytes;
-    return wire_source(MpiWorld::running()->gate(), *peer->receiver, std::move(receiver));
+    return wire_source(world->gate(), *peer->receiver, std::move(receiver), options.resume, options.confirm_later);
+}
+
+Result<std::unique_ptr<kv::Sink>> open_rank_sink(const Endpoint& endpoint) {
+    HETERO_TRY(MpiWorld * world, world_of(endpoint));
+    HETERO_TRY(MpiWorld::Peer * peer, world->open(endpoint, true));
+    return wire_sink(world->gate(), *peer->sender);
+}
+
+// Where shards are exchanged, of this rank.
+const ShardSides* sides_of(const Endpoint& endpoint, bool reads) {
+    const MpiWorld* world = MpiWorld::running();
+    if (endpoint.kind != EndpointKind::mpi || world == nullptr || !world->shard_sides(reads)) return nullptr;
+    return &*world->shard_sides(reads);
+}
+
+Result<std::unique_ptr<kv::Source>> open_mpi_source(const Endpoint& endpoint, const TransportOptions& options) {
+    const ShardSides* sides = sides_of(endpoint, true);
+    if (sides == nullptr) return open_rank_source(endpoint, options);
+    // Senders end their links one after the other: nobody may wait for another receiver before it confirms.
+    TransportOptions own = options;
+    own.confirm_later = false;
+    own.resume = nullptr;
+    const auto open = [&](int rank) {
+        Endpoint one = endpoint;
+        one.rank = rank;
+        one.ranks = 1;
+        return open_rank_source(one, own);
+    };
+    return shard_source(*sides, MpiWorld::running()->rank(), open);
 }
 
 Result<std::unique_ptr<kv::Sink>> open_mpi_sink(const Endpoint& endpoint, const TransportOptions&) {
-    HETERO_TRY(MpiWorld::Peer * peer, open_peer(endpoint, true));
-    return wire_sink(MpiWorld::running()->gate(), *peer->sender);
+    const ShardSides* sides = sides_of(endpoint, false);
+    if (sides == nullptr) return open_rank_sink(endpoint);
+    const auto open = [&](int rank) {
+        Endpoint one = endpoint;
+        one.rank = rank;
+        one.ranks = 1;
+        return open_rank_sink(one);
+    };
+    return shard_sink(*sides, MpiWorld::running()->rank(), open);
+}
+
+Status confirm_mpi(const Endpoint& endpoint) {
+    if (sides_of(endpoint, true) != nullptr) return {};  // each link has been, with its state
+    HETERO_TRY(MpiWorld * world, world_of(endpoint));
+    HETERO_TRY(MpiWorld::Peer * peer, world->find(endpoint, false));
+    return confirm(world->gate(), *peer->receiver);
+}
+
+std::uint64_t resumed_mpi_bytes(const Endpoint& endpoint) {
+    MpiWorld* world = MpiWorld::running();
+    if (world == nullptr) return 0;
+    std::uint64_t bytes = 0;
+    for (const bool sending : {false, true}) {
+        if (sides_of(endpoint, !sending) != nullptr) continue;
+        const auto peer = world->find(endpoint, sending);
+        const auto lock = world->gate().enter();
+        if (peer) bytes += sending ? (*peer)->sender->kept_bytes() : (*peer)->receiver->kept_bytes();
+    }
+    return bytes;
 }
 
 Result<LinkRate> measure_mpi(const Endpoint& endpoint) {
-    MpiWorld* world = MpiWorld::running();
-    if (world == nullptr) return fail(Errc::internal, "mpi:{} was not prepared", endpoint.rank);
+    if (sides_of(endpoint, false) != nullptr)
+        return fail(Errc::usage, "{}: links of several ranks are not measured", to_string(endpoint));
+    HETERO_TRY(MpiWorld * world, world_of(endpoint));
+    HETERO_TRY(MpiWorld::Peer * peer, world->find(endpoint, true));
     constexpr int round_trips = 21;  // the first few warm up
-    HETERO_TRY(const MpiWorld::Measured measured, world->measure(endpoint.rank, round_trips));
+    HETERO_TRY(const MpiWorld::Measured measured, world->measure(*peer, round_trips));
     return measured.rate;
+}
+
+std::optional<TransferStats> mpi_stats(const Endpoint& endpoint, bool sending) {
+    MpiWorld* world = MpiWorld::running();
+    if (world == nullptr || sides_of(endpoint, !sending) != nullptr) return std::nullopt;
+    const auto peer = world->find(endpoint, sending);
+    return peer ? std::optional(world->transfer_stats(**peer, sending)) : std::nullopt;
+}
+
+Status join_mpi_time_line(const Endpoint& input) {
+    if (sides_of(input, true) != nullptr) return {};  // every sender has a clock of its own
+    HETERO_TRY(MpiWorld * world, world_of(input));
+    HETERO_TRY(MpiWorld::Peer * peer, world->find(input, false));
+    HETERO_TRY(const auto offset, world->clock_offset(*peer));
+    if (offset) trace::set_offset(*offset);
+    return {};
 }
 
 Status leave_mpi(const Error* error) noexcept {
@@ -54,7 +144,21 @@ Status leave_mpi(const Error* error) noexcept {
 }  // namespace
 
 const EndpointType mpi_endpoint = {EndpointKind::mpi, parse_mpi_endpoint, mpi_endpoint_text, prepare_mpi,
-                                   open_mpi_source,   open_mpi_sink,      leave_mpi,         measure_mpi};
+                                   open_mpi_source,   open_mpi_sink,      leave_mpi,         measure_mpi,
+                                   mpi_stats,         join_mpi_time_line, confirm_mpi,       resumed_mpi_bytes};
+// Once it has been joined, a process of another job is a peer as any other; leave_mpi() leaves both.
+const EndpointType mpi_port_endpoint = {EndpointKind::mpi_port,
+                                        parse_port_endpoint,
+                                        port_endpoint_text,
+                                        prepare_ports,
+                                        open_mpi_source,
+                                        open_mpi_sink,
+                                        nullptr,
+                                        measure_mpi,
+                                        mpi_stats,
+                                        join_mpi_time_line,
+                                        confirm_mpi,
+                                        resumed_mpi_bytes};
 
 Communicator& group() noexcept {
     MpiWorld* world = MpiWorld::running();
@@ -64,6 +168,11 @@ Communicator& group() noexcept {
 Status check_group() {
     MpiWorld* world = MpiWorld::running();
     return world == nullptr ? Status{} : world->check_group();
+}
+
+int world_rank() noexcept {
+    MpiWorld* world = MpiWorld::running();
+    return world == nullptr ? -1 : world->rank();
 }
 
 bool shows_error() noexcept {

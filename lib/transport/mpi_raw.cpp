@@ -88,42 +88,63 @@ Status RawMpi::answer(int count) {
     return {};
 }
 
-template <class Byte, class Post>
-Status RawMpi::stream(std::span<Byte> memory, std::uint64_t message, std::uint64_t bytes, Post post) const {
+template <class Blocks, class Post>
+Status RawMpi::stream(Blocks& memory, std::uint64_t message, std::uint64_t bytes, Post post) const {
     std::array<MPI_Request, window> requests;
     requests.fill(MPI_REQUEST_NULL);
-    const std::uint64_t places = memory.size() / message;
+    const std::uint64_t places = memory.front().size() / message;
     for (std::uint64_t i = 0, left = bytes; left > 0; ++i) {
         const std::uint64_t n = std::min(left, message);
         HETERO_CHECK(complete({&requests[i % window], 1}));
-        HETERO_CHECK(post(memory.subspan(i % places * message, n), &requests[i % window]));
+        auto& block = memory[static_cast<std::size_t>(i / places % memory.size())];
+        HETERO_CHECK(post(block.data() + i % places * message, static_cast<int>(n), &requests[i % window]));
         left -= n;
     }
     return complete(requests);
 }
 
-Result<double> RawMpi::send(std::span<const std::byte> memory, std::uint64_t message, std::uint64_t bytes) {
+Result<double> RawMpi::send(const Memory& memory, std::uint64_t message, std::uint64_t bytes) {
     HETERO_CHECK(meet());
     const auto begin = Clock::now();
-    HETERO_CHECK(stream(memory, message, bytes, [&](std::span<const std::byte> part, MPI_Request* request) -> Status {
-        HETERO_MPI_CHECK(
-            MPI_Isend(part.data(), static_cast<int>(part.size()), MPI_BYTE, peer_, tag_stream, comm_, request),
-            "MPI_Isend");
+    HETERO_CHECK(stream(memory, message, bytes, [&](const std::byte* at, int n, MPI_Request* request) -> Status {
+        HETERO_MPI_CHECK(MPI_Isend(at, n, MPI_BYTE, peer_, tag_stream, comm_, request), "MPI_Isend");
         return {};
     }));
     HETERO_CHECK(receive_words());
     return seconds_since(begin);
 }
 
-Status RawMpi::receive(std::span<std::byte> memory, std::uint64_t message, std::uint64_t bytes) {
+Status RawMpi::receive(Memory& memory, std::uint64_t message, std::uint64_t bytes) {
     HETERO_CHECK(meet());
-    HETERO_CHECK(stream(memory, message, bytes, [&](std::span<std::byte> part, MPI_Request* request) -> Status {
-        HETERO_MPI_CHECK(
-            MPI_Irecv(part.data(), static_cast<int>(part.size()), MPI_BYTE, peer_, tag_stream, comm_, request),
-            "MPI_Irecv");
+    HETERO_CHECK(stream(memory, message, bytes, [&](std::byte* at, int n, MPI_Request* request) -> Status {
+        HETERO_MPI_CHECK(MPI_Irecv(at, n, MPI_BYTE, peer_, tag_stream, comm_, request), "MPI_Irecv");
         return {};
     }));
     return send_words({});
+}
+
+Result<double> RawMpi::exchange(std::span<const std::byte> out, std::span<std::byte> in, std::uint64_t message,
+                                std::uint64_t bytes) {
+    HETERO_CHECK(meet());
+    const auto begin = Clock::now();
+    std::array<std::array<MPI_Request, 2>, window> requests;
+    for (auto& pair : requests) pair.fill(MPI_REQUEST_NULL);
+    const std::uint64_t places = std::min(out.size(), in.size()) / message;
+    for (std::uint64_t i = 0, left = bytes; left > 0; ++i) {
+        const std::uint64_t n = std::min(left, message), at = i % places * message;
+        auto& pair = requests[i % window];
+        HETERO_CHECK(complete(pair));
+        HETERO_MPI_CHECK(
+            MPI_Irecv(in.data() + at, static_cast<int>(n), MPI_BYTE, peer_, tag_stream, comm_, pair.data()),
+            "MPI_Irecv");
+        HETERO_MPI_CHECK(
+            MPI_Isend(out.data() + at, static_cast<int>(n), MPI_BYTE, peer_, tag_stream, comm_, pair.data() + 1),
+            "MPI_Isend");
+        left -= n;
+    }
+    for (auto& pair : requests) HETERO_CHECK(complete(pair));
+    HETERO_CHECK(meet());
+    return seconds_since(begin);
 }
 
 }  // namespace hetero::transport

@@ -27,15 +27,20 @@ public:
     // Round trips of 64 bytes, one by one, in seconds. The other rank calls answer().
     Result<std::vector<double>> ping(int count);
     Status answer(int count);
-    // `bytes` in messages of `message` bytes at most, `window` of them in flight, over and over out of `memory`; until
-    // the other rank has got all. message <= memory.size() and below 2 GiB. Returns the seconds.
-    Result<double> send(std::span<const std::byte> memory, std::uint64_t message, std::uint64_t bytes);
-    Status receive(std::span<std::byte> memory, std::uint64_t message, std::uint64_t bytes);
+    // `bytes` in messages of `message` bytes at most, a window of them in flight, over and over out of `memory`; until
+    // the other rank has got all. Blocks of memory are of one size, a multiple of `message`, which is below 2 GiB.
+    // Returns the seconds.
+    using Memory = std::vector<std::vector<std::byte>>;
+    Result<double> send(const Memory& memory, std::uint64_t message, std::uint64_t bytes);
+    Status receive(Memory& memory, std::uint64_t message, std::uint64_t bytes);
+    // Both directions at once, `bytes` in each; the other rank does the same. Returns the seconds until both are done.
+    Result<double> exchange(std::span<const std::byte> out, std::span<std::byte> in, std::uint64_t message,
+                            std::uint64_t bytes);
 
 private:
     Status complete(std::span<MPI_Request> requests) const;
-    template <class Byte, class Post>
-    Status stream(std::span<Byte> memory, std::uint64_t message, std::uint64_t bytes, Post post) const;
+    template <class Blocks, class Post>
+    Status stream(Blocks& memory, std::uint64_t message, std::uint64_t bytes, Post post) const;
 
     MPI_Comm comm_;
     int peer_;

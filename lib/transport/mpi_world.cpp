@@ -31,9 +31,10 @@ constexpr double linger_s =
 constexpr double finalize_s = 2.0;
 // While another thread moves frames.
 constexpr auto stays_out = std::chrono::microseconds(300);
-constexpr double stays_out_rest_s = 100e-6;
-// Without news: spins, rests, rests long. The core may be the one that the other threads of the transfer need.
-constexpr double spin_s = 100e-6, rest_s = 20e-6, long_rest_s = 1e-3, idle_s = 20e-3;
+constexpr auto stays_out_rest = std::chrono::microseconds(100);
+// Without news: spins, then rests for a share of the time that there was none. The core may be the one that the other
+// threads of the transfer need, or that computes meanwhile.
+constexpr double spin_s = 100e-6, rest_s = 20e-6, long_rest_s = 1e-3, rest_share = 0.125;
 
 double heartbeat_s(const TransportOptions& options) { return std::min(0.5, options.timeout_s / 20); }
 
@@ -70,6 +71,18 @@ Status MpiWorld::start(const std::vector<int>& inputs, const std::vector<int>& o
         return fail(Errc::usage, "{}: this process was not started by mpirun (or srun --mpi=pmix)",
                     options.group_size > 1 ? fmt::format("--tp {}", options.group_size)
                                            : fmt::format("mpi:{}", inputs.empty() ? outputs.front() : inputs.front()));
+    return begin(inputs, outputs, options,
+                 "every rank of the job has to use an mpi: endpoint or --tp; one that does not, or that has ended, "
+                 "keeps the others waiting",
+                 Errc::peer);
+}
+
+Status MpiWorld::start_alone(const TransportOptions& options) {
+    return begin({}, {}, options, "is Open MPI whole (orted, a writable TMPDIR)?", Errc::resource);
+}
+
+Status MpiWorld::begin(const std::vector<int>& inputs, const std::vector<int>& outputs, const TransportOptions& options,
+                       const char* hint, Errc failure) {
     try {
         g_world = new MpiWorld(inputs, outputs, options);
         g_world->launch();
@@ -81,11 +94,8 @@ Status MpiWorld::start(const std::vector<int>& inputs, const std::vector<int>& o
     g_world->gate_.wait_for(lock, notice_fraction * options.timeout_s + 0.2,
                             [] { return g_world->phase_ != Phase::starting; });
     if (g_world->phase_ == Phase::starting)
-        return fail(
-            Errc::peer,
-            "MPI did not start within {:.3g} s: every rank of the job has to use an mpi: endpoint or --tp; one that "
-            "does not, or that has ended, keeps the others waiting (--timeout allows more time)",
-            notice_fraction * options.timeout_s);
+        return fail(failure, "MPI did not start within {:.3g} s: {} (--timeout allows more time)",
+                    notice_fraction * options.timeout_s, hint);
     if (g_world->start_error_) return tl::unexpected<Error>(*g_world->start_error_);
     return {};
 }
@@ -128,13 +138,18 @@ Status MpiWorld::initialise() {
     int rank = 0, size = 0;
     HETERO_MPI_CHECK(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
     HETERO_MPI_CHECK(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
+    rank_ = rank;
     HETERO_TRY(const std::vector<Roles> all, exchange_roles(rank, size));
-    for (MPI_Comm* comm : {&control_, &data_}) {
+    MPI_Comm meeting = MPI_COMM_NULL;
+    std::vector<MPI_Comm*> communicators = {&control_, &data_};
+    if (MpiGoodbye::tolerates_faults) communicators.push_back(&meeting);
+    for (MPI_Comm* comm : communicators) {
         MPI_Request request = MPI_REQUEST_NULL;
         HETERO_MPI_CHECK(MPI_Comm_idup(MPI_COMM_WORLD, comm, &request), "MPI_Comm_idup");
         HETERO_CHECK(await(request, "MPI_Comm_idup"));
         HETERO_MPI_CHECK(MPI_Comm_set_errhandler(*comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
     }
+    goodbye_ = MpiGoodbye(MpiGoodbye::tolerates_faults ? meeting : control_);
     if (provided >= MPI_THREAD_SERIALIZED) gate_.let_step([this] { return step_peers(Clock::now()); });
     for (const int peer : inputs_) add_peer(peer, false);
     for (const int peer : outputs_) add_peer(peer, true);
@@ -143,6 +158,11 @@ Status MpiWorld::initialise() {
 
 Result<std::vector<Roles>> MpiWorld::exchange_roles(int rank, int size) {
     Roles own(inputs_, outputs_, options_.tool, options_.group_size);
+    own.shards = options_.shards ? 1 : 0;
+    own.n_heads = static_cast<std::int32_t>(options_.heads.n_heads);
+    own.n_kv_heads = static_cast<std::int32_t>(options_.heads.n_kv_heads);
+    own.input_ranks = options_.input_ranks;
+    own.output_ranks = options_.output_ranks;
     int* part = nullptr;
     int known = 0;
     if (MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_APPNUM, static_cast<void*>(&part), &known) == MPI_SUCCESS && known != 0)
@@ -160,38 +180,76 @@ Result<std::vector<Roles>> MpiWorld::exchange_roles(int rank, int size) {
         roles_refused_ = true;
         return tl::unexpected(std::move(settled).error());
     }
-    if (group.first != rank) {
-        inputs_.clear();
-        outputs_.clear();
-    }
+    inputs_ = peers_of(all, rank, true);
+    outputs_ = peers_of(all, rank, false);
+    read_sides_ = transport::shard_sides(all, rank, true);
+    written_sides_ = transport::shard_sides(all, rank, false);
     return all;
 }
 
-LinkOptions MpiWorld::link_options(int rank, bool sending, std::uint64_t session) const {
+LinkOptions MpiWorld::link_options(const Peer& peer, bool sending, std::uint64_t session) const {
     LinkOptions link;
     link.role = sending ? WireRole::sender : WireRole::receiver;
-    link.peer = fmt::format("rank {}", rank);
+    link.peer = peer.port.empty() ? fmt::format("rank {}", peer.rank) : fmt::format("mpi-port:{}", peer.port);
     link.silence_s = notice_fraction * options_.timeout_s;
     link.heartbeat_s = heartbeat_s(options_);
     link.session = session;
     return link;
 }
 
-std::unique_ptr<Link> MpiWorld::link_to(int rank, bool sending, std::uint64_t session) {
-    std::unique_ptr<Channel> channel = std::make_unique<MpiChannel>(control_, data_, rank, sending);
+std::unique_ptr<Link> MpiWorld::link_to(const Peer& peer, bool sending, std::uint64_t session) {
+    const bool joined = peer.control != MPI_COMM_NULL;
+    std::unique_ptr<Channel> channel =
+        std::make_unique<MpiChannel>(joined ? peer.control : control_, joined ? peer.data : data_, peer.rank, sending);
     if (options_.faults.any()) {
         const auto die = [] { std::raise(SIGKILL); };
         channel = std::make_unique<FaultyChannel>(std::move(channel), options_.faults, Clock::now, die);
     }
-    return std::make_unique<Link>(std::move(channel), link_options(rank, sending, session), Clock::now());
+    return std::make_unique<Link>(std::move(channel), link_options(peer, sending, session), Clock::now());
 }
 
 void MpiWorld::add_peer(int rank, bool sending) {
     auto peer = std::make_unique<Peer>();
     peer->rank = rank;
-    peer->link = link_to(rank, sending, sending ? random_session() : 0);
+    peer->link = link_to(*peer, sending, sending ? random_session() : 0);
     begin_conversation(*peer, sending);
     peers_.push_back(std::move(peer));
+}
+
+Status MpiWorld::join(const std::string& port, bool sending, std::function<Result<MPI_Comm>()> meet,
+                      double patience_s) {
+    auto peer = std::make_shared<Peer>();  // a job that is stuck may still use it
+    HETERO_CHECK(run_job(
+        [peer, meet = std::move(meet)]() -> Status {
+            HETERO_TRY(peer->control, meet());
+            HETERO_MPI_CHECK(MPI_Comm_set_errhandler(peer->control, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+            HETERO_MPI_CHECK(MPI_Comm_dup(peer->control, &peer->data), "MPI_Comm_dup");
+            HETERO_MPI_CHECK(MPI_Comm_set_errhandler(peer->data, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+            return {};
+        },
+        patience_s));
+    auto joined = std::make_unique<Peer>();
+    joined->rank = 0;
+    joined->port = port;
+    joined->control = peer->control;
+    joined->data = peer->data;
+    const auto lock = gate_.enter();
+    joined->link = link_to(*joined, sending, sending ? random_session() : 0);
+    begin_conversation(*joined, sending);
+    peers_.push_back(std::move(joined));
+    return {};
+}
+
+bool MpiWorld::Peer::transferred() const noexcept {
+    return sender ? sender->committed() : !receiver || receiver->confirmed();
+}
+
+// Local where it matters: in Open MPI, MPI_Comm_free does not wait for the peer as MPI_Comm_disconnect does, and
+// MPI_Finalize would wait for the peers of communicators that are left.
+void MpiWorld::part(Peer& peer) noexcept {
+    peer.gone = true;
+    for (MPI_Comm* comm : {&peer.data, &peer.control})
+        if (*comm != MPI_COMM_NULL) MPI_Comm_free(comm);
 }
 
 void MpiWorld::begin_conversation(Peer& peer, bool sending) {
@@ -207,7 +265,7 @@ void MpiWorld::restart(Peer& peer, std::uint64_t session, bool verify_chunks) {
     const bool sending = peer.sender.has_value();
     peer.sender.reset();
     peer.receiver.reset();
-    LinkOptions options = link_options(peer.rank, sending, session);
+    LinkOptions options = link_options(peer, sending, session);
     options.verify_chunks = verify_chunks;
     peer.link = std::make_unique<Link>(peer.link->release(), options, Clock::now());
     begin_conversation(peer, sending);
@@ -220,6 +278,7 @@ Status MpiWorld::run_job(std::function<Status()> job, double patience_s) {
     gate_.wake();
     if (!gate_.wait_for(lock, patience_s, [&] { return job_result_ || phase_ != Phase::ready; }) || !job_result_) {
         job_ = nullptr;
+        stuck_ = true;
         return fail(Errc::peer, "MPI did not do its part within {:.3g} s", patience_s);
     }
     return *job_result_;
@@ -255,7 +314,7 @@ Status MpiWorld::add_group(const std::vector<Roles>& all, int rank) {
         auto peer = std::make_unique<Peer>();
         peer->rank = other;
         // Both ends know the session, as nobody says HELLO.
-        peer->link = link_to(other, rank < other, static_cast<std::uint64_t>(group.first) + 1);
+        peer->link = link_to(*peer, rank < other, static_cast<std::uint64_t>(group.first) + 1);
         links[static_cast<std::size_t>(other - group.first)] = peer->link.get();
         peers_.push_back(std::move(peer));
     }
@@ -264,6 +323,11 @@ Status MpiWorld::add_group(const std::vector<Roles>& all, int rank) {
 }
 
 bool MpiWorld::Peer::step(TimePoint now) {
+    const bool moved = step_conversation(now);
+    return (clock && clock->step(now)) || moved;
+}
+
+bool MpiWorld::Peer::step_conversation(TimePoint now) {
     if (measure) return measure->step(now);
     if (sender) return sender->step(now);
     if (receiver) return receiver->step(now);
@@ -313,8 +377,15 @@ bool MpiWorld::step_peers(TimePoint now) {
     bool moved = false, failed = false;
     try {
         for (const auto& peer : peers_) {
+            if (peer->gone) continue;
             moved |= peer->step(now);
-            failed |= peer->link->error().has_value();
+            const bool failure = peer->link->error().has_value();
+            // What the other job does with its state, or how it ends, is its own affair.
+            if (!peer->port.empty() && peer->transferred()) {
+                if (failure || (peer->link->peer_left() && peer->link->drained())) part(*peer);
+                continue;
+            }
+            failed |= failure;
         }
     } catch (const std::exception& e) {
         failed = true;
@@ -334,9 +405,10 @@ void MpiWorld::leave_refused() {
         gate_.wait_idly(lock, [&] { return leaving_; });
     }
     const TimePoint begin = Clock::now();
-    if (MPI_Ibarrier(MPI_COMM_WORLD, &barrier_) != MPI_SUCCESS) return;
-    for (int done = 0; done == 0 && seconds_since(begin) < tell_s;) {
-        if (MPI_Test(&barrier_, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) return;
+    goodbye_ = MpiGoodbye(MPI_COMM_WORLD);
+    if (!goodbye_.begin()) return;
+    while (seconds_since(begin) < tell_s) {
+        if (goodbye_.test() != MpiGoodbye::State::waiting) return;
         std::this_thread::sleep_for(std::chrono::microseconds(200));
     }
 }
@@ -344,22 +416,23 @@ void MpiWorld::leave_refused() {
 void MpiWorld::move_frames() {
     TimePoint last_moved = Clock::now();
     for (;;) {
+        while (gate_.stepped_since(Clock::now() - stays_out)) std::this_thread::sleep_for(stays_out_rest);
         {
             auto lock = gate_.enter_last();
             if (job_) run_pending_job(lock);
-            const TimePoint now = Clock::now();
-            if (!leaving_ && gate_.stepped_since(now - stays_out)) {
-                gate_.rest(lock, stays_out_rest_s);
-                continue;
-            }
-            if (step_peers(now)) last_moved = now;
+            TimePoint now = Clock::now();
+            do {
+                now = Clock::now();
+                if (step_peers(now)) last_moved = now;
+            } while (gate_.goes_on(now - last_moved) && !job_ && !leaving_);
             if (leaving_ && may_end(now)) {
-                phase_ = barrier_started_ && barrier_ == MPI_REQUEST_NULL ? Phase::finalizing : Phase::ended;
+                if (meeting_ != Meeting::met) goodbye_.call_off();
+                phase_ = meeting_ == Meeting::met ? Phase::finalizing : Phase::ended;
                 gate_.changed();
                 return;
             }
             const double idle = std::chrono::duration<double>(now - last_moved).count();
-            if (idle > spin_s) gate_.rest(lock, idle > idle_s ? long_rest_s : rest_s);
+            if (idle > spin_s) gate_.rest(lock, std::clamp(idle * rest_share, rest_s, long_rest_s));
         }
         std::this_thread::yield();
     }
@@ -375,10 +448,12 @@ void MpiWorld::end_with_group() {
         if (peer->sender || peer->receiver) peer->link->give_up(*failure);
 }
 
-void MpiWorld::say_goodbye() {
+void MpiWorld::say_goodbye(TimePoint now) {
     said_goodbye_ = true;
+    said_goodbye_at_ = now;
     for (const auto& peer : peers_) {
-        peer->served = peer->sender ? peer->sender->committed() : !peer->receiver || peer->receiver->confirmed();
+        if (peer->gone) continue;
+        peer->served = peer->transferred();
         if (leave_error_) {
             peer->link->give_up(*leave_error_);
         } else if (!peer->served) {
@@ -395,9 +470,13 @@ void MpiWorld::say_goodbye() {
 
 // In order: until every rank of the job has come this far. After an error: until the peers know, but not for long.
 bool MpiWorld::may_end(TimePoint now) {
-    if (!said_goodbye_) say_goodbye();
+    if (!said_goodbye_) say_goodbye(now);
     bool all_drained = true, all_left = true, any_failed = leave_error_.has_value();
     for (const auto& peer : peers_) {
+        if (!peer->port.empty() && peer->served) {  // once it knows that we leave, or does not care
+            all_drained &= peer->gone || peer->link->drained() || seconds_since(said_goodbye_at_) > tell_s;
+            continue;
+        }
         all_drained &= peer->link->drained();
         all_left &= peer->link->peer_left();
         any_failed |= peer->link->error().has_value();
@@ -412,46 +491,71 @@ bool MpiWorld::may_end(TimePoint now) {
         return (peers_gone_ && std::chrono::duration<double>(now - *peers_gone_).count() >= linger) ||
                std::chrono::duration<double>(now - *failed_at_).count() > tell_s;
     }
-    if (!barrier_started_) {
+    if (meeting_ == Meeting::none) {
         if (!all_drained) return false;
-        barrier_started_ = true;
-        if (MPI_Ibarrier(control_, &barrier_) != MPI_SUCCESS) return true;
+        meeting_ = Meeting::begun;
+        if (!goodbye_.begin()) return true;
     }
-    int done = 0;
-    return MPI_Test(&barrier_, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || done != 0;
+    const MpiGoodbye::State state = goodbye_.test();
+    if (state == MpiGoodbye::State::met) meeting_ = Meeting::met;
+    return state != MpiGoodbye::State::waiting;
 }
 
 void MpiWorld::finalize() {
+    for (const auto& peer : peers_)
+        if (!peer->port.empty()) part(*peer);
     if (!initialised_elsewhere_) MPI_Finalize();
     auto lock = gate_.enter();
     phase_ = Phase::finalized;
     gate_.changed();
 }
 
-Result<MpiWorld::Peer*> MpiWorld::open(int rank, bool sending) {
+Result<MpiWorld::Peer*> MpiWorld::find(const Endpoint& endpoint, bool sending) {
     auto lock = gate_.enter();
+    const bool joined = endpoint.kind == EndpointKind::mpi_port;
     for (const auto& peer : peers_) {
-        if (peer->rank != rank || peer->sender.has_value() != sending) continue;
-        if (peer->opened) return fail(Errc::internal, "mpi:{} was opened twice", rank);
-        peer->opened = true;
-        return peer.get();
+        if (sending ? !peer->sender : !peer->receiver) continue;
+        if (joined ? peer->port == endpoint.path : peer->port.empty() && peer->rank == endpoint.rank) return peer.get();
     }
-    return fail(Errc::internal, "mpi:{} was not prepared", rank);
+    return fail(Errc::internal, "{} was not prepared", to_string(endpoint));
 }
 
-Result<MpiWorld::Measured> MpiWorld::measure(int rank, int round_trips) {
+Result<MpiWorld::Peer*> MpiWorld::open(const Endpoint& endpoint, bool sending) {
+    HETERO_TRY(Peer * peer, find(endpoint, sending));
     auto lock = gate_.enter();
-    for (const auto& peer : peers_) {
-        if (peer->rank != rank || !peer->sender) continue;
-        if (peer->sender->started()) return fail(Errc::internal, "mpi:{} has a state on its way", rank);
-        peer->measure.emplace(*peer->link, round_trips, options_.max_bytes_per_s);
-        gate_.nudge();
-        gate_.wait(lock, [&] { return peer->measure->rate() || peer->link->error(); });
-        const std::optional<LinkMeasure> done = std::exchange(peer->measure, std::nullopt);
-        if (!done->rate()) return tl::unexpected<Error>(*peer->link->error());
-        return Measured{*done->rate(), done->round_trips_s()};
-    }
-    return fail(Errc::internal, "mpi:{} was not prepared", rank);
+    if (std::exchange(peer->opened, true)) return fail(Errc::internal, "{} was opened twice", to_string(endpoint));
+    return peer;
+}
+
+Result<MpiWorld::Measured> MpiWorld::measure(Peer& peer, int round_trips) {
+    auto lock = gate_.enter();
+    if (peer.sender->started()) return fail(Errc::internal, "{} has a state on its way", peer.link->options().peer);
+    peer.measure.emplace(*peer.link, round_trips, options_.max_bytes_per_s);
+    gate_.nudge();
+    gate_.wait(lock, [&] { return peer.measure->rate() || peer.link->error(); });
+    const std::optional<LinkMeasure> done = std::exchange(peer.measure, std::nullopt);
+    if (!done->rate()) return tl::unexpected<Error>(*peer.link->error());
+    return Measured{*done->rate(), done->round_trips_s()};
+}
+
+TransferStats MpiWorld::transfer_stats(Peer& peer, bool sending) {
+    const auto lock = gate_.enter();
+    TransferStats stats = sending ? peer.sender->times().stats() : peer.receiver->times().stats();
+    const LinkCounters& counters = peer.link->counters();
+    stats.bytes = sending ? counters.bytes_sent : counters.bytes_received;
+    return stats;
+}
+
+Result<std::optional<std::chrono::nanoseconds>> MpiWorld::clock_offset(Peer& peer) {
+    auto lock = gate_.enter();
+    peer.clock.emplace(*peer.link);
+    gate_.nudge();
+    gate_.wait(lock, [&] { return peer.clock->done() || peer.link->error(); });
+    const std::optional<ClockOffset> done = std::exchange(peer.clock, std::nullopt);
+    if (peer.link->error()) return tl::unexpected<Error>(*peer.link->error());
+    log::debug("{}: its time line is {} ns from our clock, +- {}", peer.link->options().peer,
+               done->offset() ? done->offset()->count() : 0, done->round_trip().count() / 2);
+    return done->offset();
 }
 
 // Peers that we let down ourselves do not count.
@@ -459,7 +563,8 @@ Status MpiWorld::left_in_order() const {
     if (leave_error_ || phase_ != Phase::ended) return {};
     if (group_ && group_->end_reason()) return tl::unexpected<Error>(*group_->end_reason());
     for (const auto& peer : peers_)
-        if (peer->served && peer->link->error()) return tl::unexpected<Error>(*peer->link->error());
+        if (peer->served && peer->port.empty() && peer->link->error())
+            return tl::unexpected<Error>(*peer->link->error());
     if (!failed_at_) return fail(Errc::peer, "MPI failed while the ranks of the job were leaving it");
     return {};
 }
@@ -471,7 +576,7 @@ Status MpiWorld::leave(const Error* error) noexcept {
     };
     auto lock = gate_.enter();
     if (leaving_) return {};
-    if (phase_ == Phase::starting) end_process();  // the thread is stuck in MPI_Init
+    if (phase_ == Phase::starting || stuck_) end_process();  // the thread does not come back from MPI
     if (phase_ == Phase::ready) {
         leaving_ = true;
         if (error != nullptr) leave_error_ = *error;

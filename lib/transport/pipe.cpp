@@ -180,6 +180,9 @@ public:
         if (!inner_) return fail(Errc::internal, "{}: a layer before the header", name_);
         return inner_->write_layer(layer);
     }
+    Status complete(const kv::Header& header) override {
+        return inner_ ? inner_->complete(header) : fail(Errc::internal, "{}: logits before the header", name_);
+    }
     Status commit() override {
         if (!inner_) return fail(Errc::internal, "{}: committed before the header", name_);
         HETERO_CHECK(inner_->commit());

@@ -48,7 +48,7 @@ Result<std::unique_ptr<kv::Sink>> open_pipe_sink(const Endpoint&, const Transpor
 
 }  // namespace
 
-const EndpointType pipe_endpoint = {EndpointKind::pipe, parse_pipe,     pipe_text, prepare_pipe,
-                                    open_pipe_source,   open_pipe_sink, nullptr,   nullptr};
+const EndpointType pipe_endpoint = {EndpointKind::pipe, parse_pipe, pipe_text, prepare_pipe, open_pipe_source,
+                                    open_pipe_sink,     nullptr,    nullptr,   nullptr,      nullptr};
 
 }  // namespace hetero::transport

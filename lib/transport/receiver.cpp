@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <iterator>
 
 #include "base/units.h"
 
@@ -29,6 +30,7 @@ void Receiver::open(ReceiverOptions options) {
 }
 
 bool Receiver::step(TimePoint now) {
+    now_ = now;
     bool moved = link_->step(now);
     if (stage_ == Stage::closed) return moved;
     while (auto frame = link_->next()) {
@@ -75,14 +77,8 @@ Status Receiver::handle_checked(const Frame& frame) {
     }
     if (kind == FrameKind::offer && stage_ == Stage::greeted) return handle_offer(frame);
     if (kind == FrameKind::chunk && stage_ == Stage::receiving) return handle_chunk(frame);
-    if (kind == FrameKind::commit && stage_ == Stage::receiving) {
-        if (!next_->done())
-            return fail(Errc::peer, "COMMIT before layer {} of sequence {} was complete", next_->place().layer,
-                        next_->place().sequence);
-        HETERO_TRY(root_, decode_root(frame.payload));
-        stage_ = Stage::complete;
-        return {};
-    }
+    if (kind == FrameKind::keep && stage_ == Stage::receiving) return handle_keep(frame);
+    if (kind == FrameKind::commit && stage_ == Stage::receiving) return handle_commit(frame);
     return fail(Errc::peer, "{} out of turn", frame_kind_name(kind));
 }
 
@@ -99,11 +95,14 @@ Status Receiver::handle_offer(const Frame& frame) {
         }
     }
     header_ = std::move(offer.header);
+    header_.late_logits = offer.late_logits;
+    state_key_ = offer.state_key;
     total_ = total_layers(header_);
     next_.emplace(header_);
     ahead_.emplace(header_);
 
-    std::uint64_t first_bytes = 0, first = 0;
+    std::uint64_t first_bytes = 0;
+    std::uint64_t& first = first_layers_;
     while (first < total_ && (first < 2 || first_bytes < options_.granted_bytes)) {
         first_bytes += layer_bytes(header_, first / header_.identity.n_layers, first % header_.identity.n_layers);
         ++first;
@@ -113,24 +112,35 @@ Status Receiver::handle_offer(const Frame& frame) {
                                             first, format_bytes(options_.memory_bytes))});
         return {};
     }
+    stage_ = Stage::offered;
+    if (options_.decides) return {};
+    std::vector<std::shared_ptr<kv::Layer>> buffers;
     for (std::uint64_t i = 0; i < first; ++i) {
-        auto buffer = allocate_layer(header_, i / header_.identity.n_layers, i % header_.identity.n_layers);
+        auto buffer = options_.layers->take(header_, i / header_.identity.n_layers, i % header_.identity.n_layers);
         if (!buffer) {
             reject(buffer.error());
             return {};
         }
-        buffers_.push_back({std::move(*buffer), {}, false});
+        buffers.push_back(std::move(*buffer));
     }
-    granted_ = first;
-    stage_ = Stage::receiving;
-    post_places();
-    mark_complete(next_->done() ? total_ : next_->place().layer_index);
-    link_->post(FrameKind::accept, encode_credit(granted_));
+    accept(std::move(buffers), {});
     return {};
 }
 
+void Receiver::accept(std::vector<std::shared_ptr<kv::Layer>> buffers, std::vector<HeldPieces> held) {
+    if (error()) return;
+    if (version_ < 3) held.clear();
+    for (auto& buffer : buffers) buffers_.push_back({std::move(buffer), {}, false});
+    granted_ = buffers_.size();
+    stage_ = Stage::receiving;
+    post_places();
+    mark_complete(next_->done() ? total_ : next_->place().layer_index);
+    link_->post(FrameKind::accept, encode(Accept{granted_, held}, version_));
+    held_.assign(std::make_move_iterator(held.begin()), std::make_move_iterator(held.end()));
+}
+
 void Receiver::reject(const Error& reason) {
-    if (stage_ == Stage::waiting || stage_ == Stage::greeted) {
+    if (stage_ == Stage::waiting || stage_ == Stage::greeted || stage_ == Stage::offered) {
         link_->post(FrameKind::reject, encode(reason));
         link_->end_with({reason.code, fmt::format("{}: {}", link_->options().peer, reason.message)});
     } else {
@@ -171,13 +181,55 @@ Status Receiver::handle_chunk(const Frame& frame) {
                     "bytes was next",
                     frame.header.chunk, frame.header.layer, frame.header.sequence, frame.header.length, place.chunk,
                     place.layer, place.sequence, place.length);
-    Buffer* buffer = buffer_of(place.layer_index);
-    array_of(place.part == kv::PartId::k ? buffer->checksums.k : buffer->checksums.v, place.array)
-        .push_back(frame.header.payload_crc);
-    posted_.pop_front();
-    next_->advance();
+    take_piece(place, frame.header.payload_crc);
     mark_complete(next_->done() ? total_ : next_->place().layer_index);
     post_places();
+    return {};
+}
+
+void Receiver::take_piece(const ChunkPlace& place, std::uint32_t crc) {
+    Buffer* buffer = buffer_of(place.layer_index);
+    array_of(place.part == kv::PartId::k ? buffer->checksums.k : buffer->checksums.v, place.array).push_back(crc);
+    posted_.pop_front();
+    if (times_.begun() == place.layer_index) times_.layer_begins(now_);
+    next_->advance();
+    times_.layers_end(next_->done() ? total_ : next_->place().layer_index, now_);
+}
+
+// What the sender leaves out has to be held, and its layer granted.
+Status Receiver::handle_keep(const Frame& frame) {
+    HETERO_TRY(std::uint64_t pieces, decode_keep(frame.payload));
+    for (; pieces > 0; --pieces) {
+        if (posted_.empty()) post_places();
+        if (next_->done() || posted_.empty()) return fail(Errc::peer, "KEEP of {} pieces too many", pieces);
+        const ChunkPlace place = next_->place();
+        while (!held_.empty() && held_.front().first + held_.front().crcs.size() <= place.piece) held_.pop_front();
+        if (held_.empty() || held_.front().first > place.piece)
+            return fail(Errc::peer, "KEEP of piece {}, which is not held", place.piece);
+        link_->withdraw(place.slot);
+        if (error()) return {};
+        kept_bytes_ += place.length;
+        take_piece(place, held_.front().crcs[place.piece - held_.front().first]);
+    }
+    mark_complete(next_->done() ? total_ : next_->place().layer_index);
+    post_places();
+    return {};
+}
+
+Status Receiver::handle_commit(const Frame& frame) {
+    if (!next_->done())
+        return fail(Errc::peer, "COMMIT before layer {} of sequence {} was complete", next_->place().layer,
+                    next_->place().sequence);
+    HETERO_TRY(Commit commit, decode_commit(frame.payload, header_.late_logits ? header_.sequences.size() : 0));
+    for (std::size_t i = 0; i < commit.logits.size(); ++i) {
+        header_.sequences[i].logits = std::move(commit.logits[i]);
+        if (commit.pending_tokens[i] >= 0) header_.sequences[i].pending_token = commit.pending_tokens[i];
+    }
+    if (const Status checked = header_.late_logits ? kv::check_header(header_) : Status{}; !checked)
+        return fail(Errc::peer, "COMMIT: {}", checked.error().message);
+    header_.late_logits = false;
+    root_ = commit.root;
+    stage_ = Stage::complete;
     return {};
 }
 
@@ -191,7 +243,7 @@ ReceivedLayer Receiver::take_layer() {
 }
 
 bool Receiver::wants_buffer() const noexcept {
-    if (!accepted() || granted_ >= total_) return false;
+    if (!accepted() || error() || granted_ >= total_) return false;
     std::uint64_t ahead = 0;
     for (std::uint64_t i = taken_; i < granted_; ++i) {
         ahead += layer_bytes(header_, i / header_.identity.n_layers, i % header_.identity.n_layers);
@@ -209,7 +261,11 @@ void Receiver::grant(std::shared_ptr<kv::Layer> buffer) {
     link_->post(FrameKind::credit, encode_credit(granted_));
 }
 
+void Receiver::agree() { stage_ = Stage::agreed; }
+
 void Receiver::confirm() {
+    if (stage_ != Stage::agreed) return;
+    times_.committed(now_);
     link_->post(FrameKind::commit_ack, encode_root(*root_));
     stage_ = Stage::confirmed;
 }

@@ -17,13 +17,20 @@ struct EndpointType {
     Result<std::unique_ptr<kv::Source>> (*open_source)(const Endpoint& endpoint, const TransportOptions& options);
     Result<std::unique_ptr<kv::Sink>> (*open_sink)(const Endpoint& endpoint, const TransportOptions& options);
     Status (*leave)(const Error* error) noexcept;
-    Result<LinkRate> (*measure)(const Endpoint& endpoint);  // of an output; null: there is no link
+    // All null where there is no link.
+    Result<LinkRate> (*measure)(const Endpoint& endpoint) = nullptr;  // of an output
+    std::optional<TransferStats> (*stats)(const Endpoint& endpoint, bool sending) = nullptr;
+    Status (*join_time_line)(const Endpoint& input) = nullptr;
+    Status (*confirm)(const Endpoint& endpoint) = nullptr;  // of an input; null: its other side does not wait for it
+    std::uint64_t (*resumed_bytes)(const Endpoint& endpoint) = nullptr;
 };
 
-extern const EndpointType file_endpoint, pipe_endpoint, mpi_endpoint;
+extern const EndpointType file_endpoint, pipe_endpoint, mpi_endpoint, mpi_port_endpoint;
 
-// "mpi:RANK"; the same with and without MPI.
+// "mpi:RANK" and "mpi-port:FILE"; the same with and without MPI.
 std::optional<Result<Endpoint>> parse_mpi_endpoint(std::string_view text);
 std::string mpi_endpoint_text(const Endpoint& endpoint);
+std::optional<Result<Endpoint>> parse_port_endpoint(std::string_view text);
+std::string port_endpoint_text(const Endpoint& endpoint);
 
 }  // namespace hetero::transport

@@ -1,25 +1,40 @@
 #include "transport/sender.h"
 
-namespace hetero::transport {
+#include <algorithm>
 
-Result<std::vector<std::byte>> encode_offer(const kv::Header& header) {
-    if (header.identity.n_layers > 0xFFFF)
-        return fail(Errc::bad_input, "{} layers, the wire format has room for 65535", header.identity.n_layers);
-    std::vector<std::byte> offer = encode(Offer{header.payload_bytes(), header});
-    if (offer.size() > max_offer_bytes)
+namespace hetero::transport {
+namespace {
+
+Result<std::vector<std::byte>> encode_checked(const Offer& offer, std::uint16_t version) {
+    if (offer.header.identity.n_layers > 0xFFFF)
+        return fail(Errc::bad_input, "{} layers, the wire format has room for 65535", offer.header.identity.n_layers);
+    std::vector<std::byte> bytes = encode(offer, version);
+    if (bytes.size() > max_offer_bytes)
         return fail(Errc::bad_input, "tokens and logits of all sequences are {} bytes, the wire format has room for {}",
-                    offer.size(), max_offer_bytes);
-    return offer;
+                    bytes.size(), max_offer_bytes);
+    return bytes;
 }
 
-Status Sender::begin(const kv::Header& header) {
+}  // namespace
+
+Result<std::vector<std::byte>> encode_offer(const kv::Header& header) {
+    const Offer offer{header.payload_bytes(), header};
+    return encode_checked(offer, protocol_version_of(offer));
+}
+
+Status Sender::begin(const kv::Header& header, OfferOptions options) {
     if (stage_ != Stage::idle) return fail(Errc::internal, "a state is being sent already");
-    HETERO_TRY(offer_, encode_offer(header));
+    offer_ = Offer{header.payload_bytes(), header, options.late_logits};
+    if (options.resumable) offer_.state_key = state_key(header);
+    lowest_version_ = protocol_version_of(offer_);
+    highest_version_ = options.resumable ? max_protocol_version : lowest_version_;
+    HETERO_CHECK(encode_checked(offer_, highest_version_));  // before anything is said
     total_layers_ = total_layers(header);
+    total_pieces_ = total_pieces(header);
     Hello hello;
     hello.role = WireRole::sender;
-    version_ = protocol_version_of(header);
-    hello.min_version = hello.max_version = version_;
+    hello.min_version = lowest_version_;
+    hello.max_version = highest_version_;
     hello.compat_hash = kv::compat_hash(header.identity);
     hello.program = "hetero";
     link_->post(FrameKind::hello, encode(hello));
@@ -28,13 +43,16 @@ Status Sender::begin(const kv::Header& header) {
 }
 
 bool Sender::step(TimePoint now) {
+    now_ = now;
     bool moved = link_->step(now);
     if (link_->unacknowledged_bytes() <= send_window_bytes / 2 &&
-        link_->unacknowledged_frames() <= send_window_frames / 2)
+        link_->unacknowledged_pieces() <= send_window_pieces / 2)
         window_full_ = false;
     charge();
     const bool was_open = bucket_.open();
     bucket_.refill(now);
+    look_at_layers();
+    tell_kept();
     moved |= !was_open && bucket_.open();  // whoever waits for may_send() has to look again
     while (auto frame = link_->next()) {
         handle(*frame);
@@ -66,29 +84,62 @@ Status Sender::handle_checked(const Frame& frame) {
     if (kind == FrameKind::hello_ack && stage_ == Stage::greeting) {
         HETERO_TRY(const Hello hello, decode_hello(frame.payload));
         if (hello.role != WireRole::receiver) return fail(Errc::peer, "HELLO_ACK of a sender");
-        if (hello.min_version > version_ || hello.max_version < version_)
+        if (hello.min_version > highest_version_ || hello.max_version < lowest_version_)
             return fail(Errc::peer, "it speaks hkv-mpi {} to {}, this state needs {}", hello.min_version,
-                        hello.max_version, version_);
-        link_->post(FrameKind::offer, std::move(offer_));
+                        hello.max_version, lowest_version_);
+        version_ = std::min(hello.max_version, highest_version_);
+        HETERO_TRY(std::vector<std::byte> offer, encode_checked(offer_, version_));
+        offer_ = {};
+        link_->post(FrameKind::offer, std::move(offer));
         stage_ = Stage::offered;
         return {};
     }
-    const bool accept = kind == FrameKind::accept && stage_ == Stage::offered;
-    if (accept || (kind == FrameKind::credit && (stage_ == Stage::streaming || stage_ == Stage::committing))) {
-        HETERO_TRY(const std::uint64_t layers, decode_credit(frame.payload));
-        if (layers < credit_layers_ || layers > total_layers_)
-            return fail(Errc::peer, "credit for {} layers after {}, of {}", layers, credit_layers_, total_layers_);
-        credit_layers_ = layers;
-        if (accept) stage_ = Stage::streaming;
+    if (kind == FrameKind::accept && stage_ == Stage::offered) {
+        HETERO_TRY(Accept accept, decode_accept(frame.payload, version_, total_pieces_));
+        HETERO_CHECK(take_credit(accept.layers));
+        held_ = std::move(accept.held);
+        stage_ = Stage::streaming;
         return {};
+    }
+    if (kind == FrameKind::credit && (stage_ == Stage::streaming || stage_ == Stage::committing)) {
+        HETERO_TRY(const std::uint64_t layers, decode_credit(frame.payload));
+        return take_credit(layers);
     }
     if (kind == FrameKind::commit_ack && stage_ == Stage::committing) {
         HETERO_TRY(const Digest root, decode_root(frame.payload));
         if (root != root_) return fail(Errc::peer, "COMMIT_ACK for root {}, sent {}", to_hex(root), to_hex(root_));
         stage_ = Stage::committed;
+        times_.committed(now_);
         return {};
     }
     return fail(Errc::peer, "{} out of turn", frame_kind_name(kind));
+}
+
+Status Sender::take_credit(std::uint64_t layers) {
+    if (layers < credit_layers_ || layers > total_layers_)
+        return fail(Errc::peer, "credit for {} layers after {}, of {}", layers, credit_layers_, total_layers_);
+    credit_layers_ = layers;
+    return {};
+}
+
+std::optional<std::uint32_t> Sender::held(std::uint64_t piece) const noexcept {
+    for (const HeldPieces& range : held_)
+        if (piece >= range.first && piece - range.first < range.crcs.size()) return range.crcs[piece - range.first];
+    return std::nullopt;
+}
+
+void Sender::keep(const ChunkPlace& place) {
+    ++pieces_;
+    ++kept_;
+    kept_bytes_ += place.length;
+    look_at_window();
+}
+
+// One KEEP for all since the last; the receiver may have to hear of it to grant more.
+void Sender::tell_kept() {
+    if (kept_ == 0) return;
+    link_->post(FrameKind::keep, encode_keep(kept_), kept_);
+    kept_ = 0;
 }
 
 bool Sender::may_send(std::uint64_t layer_index) const noexcept {
@@ -96,12 +147,18 @@ bool Sender::may_send(std::uint64_t layer_index) const noexcept {
 }
 
 void Sender::send(const ChunkPlace& place, std::uint32_t crc, Payload payload) {
+    tell_kept();
+    ++pieces_;
     FrameHeader header = place.frame();
     header.payload_crc = crc;
     link_->post_chunk(header, std::move(payload));
     charge();
-    window_full_ =
-        link_->unacknowledged_bytes() >= send_window_bytes || link_->unacknowledged_frames() >= send_window_frames;
+    look_at_window();
+}
+
+void Sender::look_at_window() noexcept {
+    window_full_ = link_->unacknowledged_bytes() >= send_window_bytes ||
+                   link_->unacknowledged_pieces() + kept_ >= send_window_pieces;
 }
 
 // For all that the link has sent since.
@@ -111,9 +168,20 @@ void Sender::charge() noexcept {
     charged_bytes_ = sent;
 }
 
-void Sender::commit(const Digest& root) {
+// Under a limit of the rate, what was sent is on its way as long as that rate takes.
+void Sender::look_at_layers() {
+    if (!bucket_.open()) return;
+    const std::uint64_t acknowledged = pieces_ - std::min(pieces_, link_->unacknowledged_pieces() + kept_);
+    for (; !given_.empty() && given_.front().second <= acknowledged; given_.pop_front())
+        times_.layers_end(given_.front().first + 1, now_);
+}
+
+void Sender::commit(const Digest& root, std::vector<std::vector<float>> late_logits,
+                    std::vector<std::int32_t> late_pending) {
+    tell_kept();
     root_ = root;
-    link_->post(FrameKind::commit, encode_root(root));
+    times_.commit_begins(now_);
+    link_->post(FrameKind::commit, encode(Commit{root, std::move(late_logits), std::move(late_pending)}));
     stage_ = Stage::committing;
 }
 

@@ -1,12 +1,11 @@
 #include "transport/wire_stream.h"
 
+#include <chrono>
 #include <mutex>
 #include <new>
 
 namespace hetero::transport {
 namespace {
-
-constexpr std::size_t max_spare = 4;  // layers that were given back
 
 // Buffers of chunks on their way; they come back when the last frame that uses them is gone.
 class BufferPool : public std::enable_shared_from_this<BufferPool> {
@@ -56,12 +55,23 @@ public:
     Status write_layer(const kv::Layer& layer) override { return send_layer(layer, nullptr); }
     Status write_shared(std::shared_ptr<const kv::Layer> layer) override { return send_layer(*layer, layer); }
 
+    Status complete(const kv::Header& header) override {
+        late_ = header_.late_logits;
+        if (!late_) return fail(Errc::internal, "{}: it has its logits", name_);
+        header_.take_logits_of(header);
+        if (const Status checked = kv::check_header(header_); !checked) return fail_with(checked.error(), name_);
+        return {};
+    }
+
     Status commit() override {
         if (!walk_ || !walk_->done()) return fail(Errc::internal, "{}: committed before the last layer", name_);
+        if (header_.late_logits) return fail(Errc::internal, "{}: committed before the logits", name_);
         const Digest root = kv::root_digest(header_, tables_);
+        Commit late = late_ ? commit_of(root, header_) : Commit{};
         auto lock = gate_->enter();
+        gate_->wait(lock, [&] { return sender_->may_commit() || sender_->error(); });
         HETERO_CHECK(failure());
-        sender_->commit(root);
+        sender_->commit(root, std::move(late.logits), std::move(late.pending_tokens));
         gate_->nudge();
         gate_->wait(lock, [&] { return sender_->committed() || sender_->error(); });
         if (!sender_->committed()) return failure();
@@ -86,7 +96,7 @@ private:
         tables_.assign(header_.sequences.size(), std::vector<kv::LayerChecksums>(header_.identity.n_layers));
         auto lock = gate_->enter();
         HETERO_CHECK(failure());
-        HETERO_CHECK(sender_->begin(header_));
+        HETERO_CHECK(sender_->begin(header_, {.late_logits = header_.late_logits, .resumable = checksums_}));
         gate_->nudge();
         gate_->wait(lock, [&] { return sender_->accepted() || sender_->error(); });
         return failure();
@@ -104,8 +114,14 @@ private:
         if (const Status checked = kv::check_layer(header_, sequence, number, layer); !checked)
             return fail_with(checked.error(), name_);
         try {
+            {
+                const auto lock = gate_->enter();
+                sender_->layer_begins(std::chrono::steady_clock::now());
+            }
             for (; !walk_->done() && walk_->place().layer_index == index; walk_->advance())
                 HETERO_CHECK(send(walk_->place(), layer, owner, tables_[sequence][number]));
+            const auto lock = gate_->enter();
+            sender_->layer_given(index);
         } catch (const std::bad_alloc&) {
             return fail(Errc::resource, "{}: no memory to send layer {}", name_, number);
         }
@@ -130,6 +146,10 @@ private:
         auto lock = gate_->enter();
         gate_->wait(lock, [&] { return sender_->may_send(place.layer_index) || sender_->error(); });
         HETERO_CHECK(failure());
+        if (checksums_ && sender_->held(place.piece) == crc) {
+            sender_->keep(place);
+            return {};
+        }
         sender_->send(place, crc, std::move(payload));
         gate_->nudge();
         return failure();
@@ -143,13 +163,18 @@ private:
     std::optional<ChunkWalk> walk_;
     std::vector<std::vector<kv::LayerChecksums>> tables_;  // [sequence][layer]
     std::shared_ptr<BufferPool> pool_ = std::make_shared<BufferPool>();
-    bool committed_ = false;
+    bool committed_ = false, late_ = false;  // late_: COMMIT brings the logits
 };
 
 class WireSource final : public kv::Source {
 public:
-    WireSource(Gate& gate, Receiver& receiver)
-        : gate_(&gate), receiver_(&receiver), name_(receiver.link().options().peer), header_(receiver.header()) {
+    WireSource(Gate& gate, Receiver& receiver, std::shared_ptr<Resume> resume, bool confirm_later)
+        : gate_(&gate),
+          receiver_(&receiver),
+          name_(receiver.link().options().peer),
+          header_(receiver.header()),
+          resume_(std::move(resume)),
+          confirm_later_(confirm_later) {
         tables_.assign(header_.sequences.size(), std::vector<kv::LayerChecksums>(header_.identity.n_layers));
     }
 
@@ -159,7 +184,8 @@ public:
         if (read_ == total_layers(header_)) return fail(Errc::internal, "{}: read beyond the last layer", name_);
         auto lock = gate_->enter();
         gate_->wait(lock, [&] { return receiver_->layer_ready() || receiver_->error(); });
-        HETERO_CHECK(failure());
+        // What has arrived whole before the peer was lost need not be sent again.
+        if (!resume_ || !receiver_->layer_ready()) HETERO_CHECK(failure());
         ReceivedLayer received = receiver_->take_layer();
         HETERO_CHECK(grant(lock));
         const std::uint32_t n_layers = header_.identity.n_layers;
@@ -169,24 +195,27 @@ public:
     }
 
     Status read_into(kv::Layer& layer) override {
-        try {
-            if (spare_.size() < max_spare && !layer.k.values.empty())
-                spare_.push_back(std::make_shared<kv::Layer>(std::move(layer)));
-        } catch (const std::bad_alloc&) {
-            // Then the memory is made anew.
-        }
+        receiver_->layers().give(std::move(layer));
         HETERO_TRY(layer, read_layer());
         return {};
     }
 
     Status finish() override {
         if (read_ != total_layers(header_)) return fail(Errc::internal, "{}: finished before the last layer", name_);
-        const Digest own = kv::root_digest(header_, tables_);
+        Digest own{};
+        if (!header_.late_logits) own = kv::root_digest(header_, tables_);
         auto lock = gate_->enter();
         gate_->wait(lock, [&] { return receiver_->root() || receiver_->error(); });
         HETERO_CHECK(failure());
+        if (header_.late_logits) {
+            header_.take_logits_of(receiver_->header());
+            lock.unlock();
+            own = kv::root_digest(header_, tables_);
+            lock.lock();
+        }
         if (*receiver_->root() == own) {
-            receiver_->confirm();
+            receiver_->agree();
+            if (!confirm_later_) receiver_->confirm();
         } else {
             receiver_->refuse_root(own);
         }
@@ -202,23 +231,15 @@ private:
         return {};
     }
 
-    // A spare one if it has the shape: what it holds is overwritten before anybody sees it.
-    Result<std::shared_ptr<kv::Layer>> layer_for(std::uint64_t sequence, std::uint64_t layer) {
-        for (auto spare = spare_.begin(); spare != spare_.end(); ++spare) {
-            if (!kv::check_layer(header_, sequence, layer, **spare)) continue;
-            auto found = std::move(*spare);
-            spare_.erase(spare);
-            return found;
-        }
-        return allocate_layer(header_, sequence, layer);
-    }
-
     // Buffers are made outside the lock: fresh pages take as long as a transfer.
     Status grant(Gate::Lock& lock) {
         while (receiver_->wants_buffer()) {
             const std::uint64_t next = receiver_->next_buffer();
             lock.unlock();
-            auto buffer = layer_for(next / header_.identity.n_layers, next % header_.identity.n_layers);
+            auto buffer = receiver_->layers().take(header_, next / header_.identity.n_layers,
+                                                   next % header_.identity.n_layers);
+            if (buffer && resume_)
+                if (Status filled = resume_->fill(next, **buffer); !filled) buffer = tl::unexpected(filled.error());
             lock.lock();
             if (!buffer) {
                 receiver_->link().give_up(buffer.error());
@@ -236,9 +257,22 @@ private:
     std::string name_;
     kv::Header header_;
     std::vector<std::vector<kv::LayerChecksums>> tables_;  // [sequence][layer]
-    std::vector<std::shared_ptr<kv::Layer>> spare_;        // given back
     std::uint64_t read_ = 0;
+    std::shared_ptr<Resume> resume_;
+    bool confirm_later_;
 };
+
+// The first layers, with what an earlier transfer has of them. The lock is not held: it takes as long as reading that.
+Result<std::vector<std::shared_ptr<kv::Layer>>> first_buffers(Receiver& receiver, Resume& resume) {
+    const kv::Header& header = receiver.header();
+    std::vector<std::shared_ptr<kv::Layer>> buffers;
+    for (std::uint64_t i = 0; i < receiver.first_layers(); ++i) {
+        HETERO_TRY(auto buffer, receiver.layers().take(header, i / header.identity.n_layers, i % header.identity.n_layers));
+        HETERO_CHECK(resume.fill(i, *buffer));
+        buffers.push_back(std::move(buffer));
+    }
+    return buffers;
+}
 
 }  // namespace
 
@@ -246,13 +280,37 @@ std::unique_ptr<kv::Sink> wire_sink(Gate& gate, Sender& sender, bool checksums) 
     return std::make_unique<WireSink>(gate, sender, checksums);
 }
 
-Result<std::unique_ptr<kv::Source>> wire_source(Gate& gate, Receiver& receiver, ReceiverOptions options) {
+Result<std::unique_ptr<kv::Source>> wire_source(Gate& gate, Receiver& receiver, ReceiverOptions options,
+                                                std::shared_ptr<Resume> resume, bool confirm_later) {
+    options.decides = resume != nullptr;
     auto lock = gate.enter();
     receiver.open(std::move(options));
     gate.nudge();
-    gate.wait(lock, [&] { return receiver.accepted() || receiver.error(); });
+    gate.wait(lock, [&] { return receiver.offered() || receiver.accepted() || receiver.error(); });
+    if (receiver.offered() && !receiver.error()) {
+        lock.unlock();
+        auto held = resume->look_for(receiver.header(), receiver.state_key());
+        auto buffers = first_buffers(receiver, *resume);
+        lock.lock();
+        if (buffers) {
+            receiver.accept(std::move(*buffers), std::move(held));
+        } else {
+            receiver.reject(buffers.error());
+        }
+        gate.nudge();
+    }
     if (receiver.error()) return tl::unexpected<Error>(*receiver.error());
-    return std::unique_ptr<kv::Source>(std::make_unique<WireSource>(gate, receiver));
+    return std::unique_ptr<kv::Source>(std::make_unique<WireSource>(gate, receiver, std::move(resume), confirm_later));
+}
+
+Status confirm(Gate& gate, Receiver& receiver) {
+    auto lock = gate.enter();
+    if (!receiver.error()) {
+        receiver.confirm();
+        gate.nudge();
+    }
+    if (receiver.error()) return tl::unexpected<Error>(*receiver.error());
+    return {};
 }
 
 }  // namespace hetero::transport

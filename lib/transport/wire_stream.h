@@ -7,6 +7,7 @@
 #include "kv/stream.h"
 #include "transport/gate.h"
 #include "transport/receiver.h"
+#include "transport/resume.h"
 #include "transport/sender.h"
 
 namespace hetero::transport {
@@ -14,7 +15,10 @@ namespace hetero::transport {
 // Another thread must call step() under `gate`, and changed() after it. Gate and machine outlive the stream.
 // Without checksums (a receiver that verifies refuses the state): for measurements of what they cost.
 std::unique_ptr<kv::Sink> wire_sink(Gate& gate, Sender& sender, bool checksums = true);
-// Waits for the peer's offer.
-Result<std::unique_ptr<kv::Source>> wire_source(Gate& gate, Receiver& receiver, ReceiverOptions options);
+// Waits for the peer's offer. With `resume` some of the state may come from an earlier transfer. With `confirm_later`
+// finish() leaves it to confirm() to tell the peer that its state has arrived.
+Result<std::unique_ptr<kv::Source>> wire_source(Gate& gate, Receiver& receiver, ReceiverOptions options,
+                                                std::shared_ptr<Resume> resume = nullptr, bool confirm_later = false);
+Status confirm(Gate& gate, Receiver& receiver);
 
 }  // namespace hetero::transport

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The checks that take too long for every run: whole texts of the perplexity goldens, a prompt that fills the context.
+# The checks that take too long for every run: whole texts of the perplexity goldens, a prompt that fills the context,
+# transfers with faults and kills.
 # Needs the release build and the model. usage: scripts/dev/nightly.sh
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -21,6 +22,9 @@ status=0
 "$bin/hetero-prefill" -m "$model" -f "$work/8192.txt" -o "$work/over.h5" 2>"$work/over.txt" || status=$?
 [ "$status" -eq 3 ] || { echo "a prompt beyond the context ended with $status" >&2; exit 1; }
 grep -q 8193 "$work/over.txt" && grep -q 8192 "$work/over.txt" && [ ! -e "$work/over.h5" ]
+# 500 transfers with seeded faults, 200 jobs with a SIGKILL at a random moment.
+HETERO_DRILL_RUNS=500 "$bin/test_transport" --test-case='seeded drills*'
+if [ -x "$bin/mpi_rank" ]; then tests/mpi/kill_drill.sh 200 "$bin/mpi_rank" mpirun; fi
 # The vector kernels under AddressSanitizer.
 cmake --preset dev -B build/sanitized-kernels -DHETERO_TESTS=ON -DHETERO_SANITIZE_VECTORS=ON >/dev/null
 cmake --build build/sanitized-kernels --target test_kernels_conformance

@@ -18,14 +18,17 @@ void prefill(benchmark::State& state, const std::shared_ptr<const model::Model>&
     options.threads = static_cast<int>(state.range(1));
     options.chunk_tokens = static_cast<std::uint32_t>(state.range(2));
     options.precision = engine::Precision::fast;
+    if (state.range(3) != 0) options.block_tokens = engine::default_block_tokens;
     const auto session = engine::Session::create(model, options, n_tokens);
     if (!session) return state.SkipWithError(session.error().message.c_str());
     std::vector<engine::TokenId> tokens(n_tokens);
     for (std::size_t i = 0; i < n_tokens; ++i)
         tokens[i] = static_cast<engine::TokenId>(i * 7919 % model->config.vocab_size);
+    if (state.range(3) != 0) (*session)->observe_layers([](std::uint32_t, std::uint64_t) { return Status{}; });
+    const auto ignore = [](std::uint64_t, std::span<const float>) { return Status{}; };
     for (auto _ : state) {
         Status done = (*session)->truncate(0);
-        if (done) done = (*session)->prefill(tokens, engine::Logits::last, {});
+        if (done) done = (*session)->prefill(tokens, engine::Logits::last, ignore);
         if (!done) return state.SkipWithError(done.error().message.c_str());
     }
     state.counters["tokens/s"] = benchmark::Counter(
@@ -46,8 +49,8 @@ int main(int argc, char** argv) {
         return 1;
     }
     benchmark::RegisterBenchmark("prefill", [&](benchmark::State& state) { prefill(state, *model); })
-        ->ArgNames({"tokens", "threads", "chunk"})
-        ->ArgsProduct({{512, 2048}, {1, 2}, {256, 512, 1024}})
+        ->ArgNames({"tokens", "threads", "chunk", "by_layer"})
+        ->ArgsProduct({{512, 2048}, {1, 2}, {256, 512, 1024}, {0, 1}})
         ->Unit(benchmark::kMillisecond)
         ->MeasureProcessCPUTime()
         ->UseRealTime();

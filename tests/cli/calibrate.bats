@@ -115,6 +115,9 @@ texts() {
   [ "$status" -eq 1 ]
   [[ $stderr == *'over epsilon'* ]]
   grep -q '^passed = false' tight.toml
+  hetero-prefill -m "$tiny" --tokens @a.ids -o a.h5 -q
+  kv-quantize a.h5 --plan tight.toml -o q.h5 2>err
+  grep -q 'tight.toml: it did not pass its own gate of epsilon 0.01' err
   refuses 3 'below the noise of f16' calibrate --bits 8 --epsilon 1e-9 -o x.toml -q
 }
 

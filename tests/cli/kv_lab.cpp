@@ -5,8 +5,9 @@
 //        kv_lab split IN SIZE OUT    (shards of OUT, one file per rank)
 //        kv_lab window IN OUT N    (all layers keep the last N tokens only; unquantized states)
 //        kv_lab print IN LAYER k|v values|scale
-//        kv_lab fault ones|heads|tokens|rope IN OUT    (scales of 1; heads 0 and 1 swapped; each token holds the one
-//                                                       before; K without its rotation)
+//        kv_lab fault ones|nan|heads|tokens|rope IN OUT    (scales of 1; the first scale of the last layer's V is no
+//                                                           number; heads 0 and 1 swapped; each token holds the one
+//                                                           before; K without its rotation)
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -199,6 +200,11 @@ Status fault(const std::string& kind, const std::string& in, const std::string& 
                 }
             }
         }
+        return write(state, out);
+    }
+    if (kind == "nan") {
+        const std::uint16_t nan = 0x7E00;
+        std::memcpy(state.layers.front().back().v.scale.bytes.data(), &nan, 2);
         return write(state, out);
     }
     const double theta = state.header.identity.rope_theta;

@@ -20,7 +20,7 @@ setup() {
 
 @test "a rank that needs a prompt and gets none refuses" {
   echo hello >prompt
-  run mpirun --oversubscribe -n 1 hw-probe --quick --json : -n 1 hetero-prefill -m "$tiny" -f - -o a.h5 <prompt
+  run mpirun --oversubscribe -n 1 hw-probe --describe --json : -n 1 hetero-prefill -m "$tiny" -f - -o a.h5 <prompt
   [ "$status" -ne 0 ]
   grep -q 'prompt is empty' <<<"$output"
   [ ! -e a.h5 ]

@@ -49,7 +49,8 @@ load helper
 
 @test "an unknown option is a usage error that names the nearest" {
   refuses 2 'unknown option --epsilom; the nearest is --epsilon' kv-verify --epsilom 1 a b
-  refuses 2 'unknown option --kv-dtyp' hetero-prefill --kv-dtyp f16
+  refuses 2 'unknown option --kv-dtyp; the nearest is --kv-dtype' hetero-prefill --kv-dtyp f16
+  refuses 2 'unknown option --layerwise; --help lists' hetero-prefill --layerwise  # near none
   refuses 2 'KV is missing' hetero-decode -m m
   refuses 2 'unexpected argument' kv-send a b -o c
   refuses 2 '--output is given more than once' kv-send a -o b -o c

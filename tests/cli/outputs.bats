@@ -117,7 +117,7 @@ END
   grep -q '"n_tokens": 3' report
   echo precious >there
   refuses 3 'there' kv-verify a.h5 --report there
-  refuses 3 'there' hw-probe --quick --report there
+  refuses 3 'there' hw-probe --describe --report there
   [ "$(cat there)" = precious ]
   kv-verify a.h5 --report there --force
   grep -q '"pass": true' there

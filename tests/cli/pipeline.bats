@@ -324,7 +324,7 @@ END
   refuses 2 '--dry-run is of a state' kv-send --bench mpi:1 --dry-run
   refuses 2 '--wire-dtype is of a state' kv-send --bench mpi:1 --wire-dtype int8
   refuses 2 '--bench-size goes with --bench' kv-send a.h5 -o b.h5 --bench-size 64Ki
-  refuses 2 'is for mpi: endpoints' kv-send a.h5 -o b.h5 --fault drop=0.1
+  refuses 2 'is for mpi: and mpi-port: endpoints' kv-send a.h5 -o b.h5 --fault drop=0.1
   refuses 2 'no room beside signs of life; at least 512' kv-send mpi:1 -o b.h5 --max-rate 100
 }
 

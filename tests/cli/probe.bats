@@ -3,7 +3,7 @@
 load helper
 
 @test "without a GPU driver: status 0, and the reason" {
-  run --separate-stderr hw-probe --quick --json
+  run --separate-stderr hw-probe --describe --json
   [ "$status" -eq 0 ]
   for key in tool version schema; do grep -q "\"$key\":" <<<"$output"; done
   ! grep -qiE ': (nan|-?inf)' <<<"$output"
@@ -12,7 +12,7 @@ load helper
 
 @test "the number of threads follows the affinity mask" {
   whole=$(nproc)
-  run --separate-stderr taskset -c "$(taskset -cp $$ | sed 's/.*: //; s/[,-].*//')" hw-probe --quick --json
+  run --separate-stderr taskset -c "$(taskset -cp $$ | sed 's/.*: //; s/[,-].*//')" hw-probe --describe --json
   [ "$status" -eq 0 ]
   [ "$(grep -o '"cpus_allowed": [0-9]*' <<<"$output" | head -n 1)" = '"cpus_allowed": 1' ]
   online=$(grep -o '"cpus_online": [0-9]*' <<<"$output" | head -n 1 | grep -o '[0-9]*')
@@ -27,4 +27,98 @@ load helper
   [ "$status" -eq 0 ]
   [ "${#lines[@]}" -gt 5 ]
   refuses 2 'exclude' hw-probe --json --toml
+}
+
+@test "--quick measures, and --describe does not" {
+  run --separate-stderr hw-probe --quick --json
+  [ "$status" -eq 0 ]
+  grep -qE '"gemm_gflop_per_s": [0-9.]+' <<<"$output"
+  grep -qE '"triad_gb_per_s": [0-9.]+' <<<"$output"
+  run --separate-stderr hw-probe --describe --json
+  [ "$status" -eq 0 ]
+  ! grep -q gemm_gflop_per_s <<<"$output"
+  grep -q 'measuring was turned off' <<<"$output"
+  refuses 2 'exclude' hw-probe --quick --describe
+}
+
+@test "--links: one profile of the job, each direction of each pair of ranks" {
+  need_mpi
+  run --separate-stderr mpirun --oversubscribe -n 3 hw-probe --links --describe --json </dev/null
+  [ "$status" -eq 0 ]
+  [ "$(grep -c '"profile_schema": 2' <<<"$output")" -eq 1 ]
+  [ "$(grep -c '"from_rank":' <<<"$output")" -eq 6 ]
+  [ "$(grep -cE '"latency_us": [0-9.]+' <<<"$output")" -eq 6 ]
+  [ "$(grep -cE '"both_ways_gb_per_s": [0-9.]+' <<<"$output")" -eq 6 ]
+  refuses 2 'started by mpirun' hw-probe --links --describe
+}
+
+deployment() {  # PREFILL-DTYPE RATE: a plan for the fleet of testdata
+  cat <<TOML
+deployment_plan = 1
+tool = "hetero-plan"
+verdict = "SPLIT"
+reasons = ["a test"]
+model = "m"
+[workload]
+prompt_tokens = 512
+cached_tokens = 0
+output_tokens = 128
+rate_per_s = $2
+[prefill]
+machine = "l40s"
+machines = 1
+instances = 8
+tp = 1
+dtype = "$1"
+[decode]
+machine = "h200"
+machines = 1
+instances = 1
+tp = 8
+dtype = "bf16"
+[kv]
+wire = "f16"
+resident = "f16"
+first_token = "prefill"
+state_bytes = 5e9
+link_ms = 300.0
+[predicted]
+ttft_p50_ms = 1.0
+ttft_p99_ms = 1.0
+itl_p50_ms = 1.0
+itl_p99_ms = 1.0
+attainment = 1.0
+TOML
+}
+
+@test "check: each point ok, warn or fail, with a remedy; status 1 where one fails" {
+  fleet=$HETERO_TESTDATA/hw/mixed-fleet.toml
+  run --separate-stderr hw-probe check --hw "$fleet" --machine h200
+  [ "$status" -eq 0 ]
+  grep -qE '^warn +time' <<<"$output"
+  deployment fp8_e4m3fn 2 >fits.toml
+  run --separate-stderr hw-probe check --for fits.toml --hw "$fleet" --json
+  [ "$status" -eq 0 ]
+  grep -q '"failed": 0' <<<"$output"
+  [ "$(grep -c '"check": "link"' <<<"$output")" -eq 2 ]
+  deployment fp8_e4m3fn 6 >busy.toml  # 30 GB/s over 25
+  run --separate-stderr hw-probe check --for busy.toml --hw "$fleet" --machine l40s
+  [ "$status" -eq 1 ]
+  grep -qE '^fail +link +l40s to h200: 25 GB/s, KV asks for 30$' <<<"$output"
+  grep -q 'send fewer bits' <<<"$output"
+  run --separate-stderr hw-probe check --for fits.toml --machine l40s --json  # this machine in its place
+  [ "$status" -eq 1 ]
+  grep -q 'no executable path: fp8_e4m3fn' <<<"$output"
+}
+
+@test "check refuses what does not fit together" {
+  deployment bf16 1 >plan.toml
+  refuses 2 'say with --machine' hw-probe check --for plan.toml
+  refuses 2 'the plan is for l40s and h200' hw-probe check --for plan.toml --machine cpu
+  refuses 2 'belong to' hw-probe --for plan.toml
+  refuses 2 "the only command is 'check'" hw-probe chek
+  echo 'profile_schema = 2' >hw.toml
+  echo 'memroy = 1' >>hw.toml
+  refuses 3 "hw.toml: memroy: .* nearest one is 'memory'" hw-probe check --hw hw.toml
+  refuses 3 'absent.toml' hw-probe check --hw absent.toml
 }

@@ -180,6 +180,16 @@ value() { json_value "$2" <"$1"; }
   kv-verify vllm.h5
 }
 
+@test "a scale that is no number is refused, with its place" {
+  states
+  "$lab" fault nan q.h5 nan.h5
+  place='nan.h5: sequence 0[:,] layer [0-9]+, V: .*scale (nan|or zero is not finite)'
+  refuses 3 "$place" kv-verify nan.h5
+  refuses 3 "$place" hetero-decode -m "$tiny" nan.h5 -n 1
+  refuses 3 "$place" hetero-decode -m "$tiny" nan.h5 -n 1 --kv-dtype int8
+  refuses 3 "$place" kv-quantize nan.h5 --dtype f16 -o x.h5
+}
+
 @test "a state alone is described by its codecs in full" {
   states
   kv-verify low.h5 | grep -qF 'K int4:channel:g64:asym, 4 sinks, V int4:token:asym, 4 sinks,'

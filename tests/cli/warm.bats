@@ -72,3 +72,10 @@ kept() { find "$1/packed" -name '*.packed' 2>/dev/null | wc -l; }
   refuses 2 '--plan' hetero-prefill -m "$packed" --score text --plan missing.toml
   refuses 2 '--wire-dtype' hetero-prefill -m "$packed" --warm --wire-dtype int8
 }
+
+@test "a model with nothing to pack is warm as it is" {
+  run --separate-stderr hetero-prefill -m "$HETERO_TESTDATA/golden/tiny/llama/f32" --warm --cache none
+  [ "$status" -eq 0 ]
+  [[ $stderr == *'nothing is packed'* ]]
+  [ ! -e none ]
+}

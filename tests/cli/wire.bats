@@ -129,3 +129,30 @@ job() {
   grep -q 'it is quantized already' codes.json
   kv-verify quantized.h5 codes.h5 --epsilon 0 -q >/dev/null
 }
+
+@test "kv-send goes on where a transfer broke off, and starts anew when it is asked to" {
+  hetero-prefill -m "$tiny" --tokens @a.ids -o a.h5 -q
+  kv-send a.h5 -o whole.h5 -q
+  chunks=$(kv-send a.h5 -o mpi:1 --dry-run --json -q | sed -n 's/^ *"chunks": \([0-9]*\).*/\1/p' | sort -n | tail -n 1)
+  broken() {
+    job -n 1 kv-send a.h5 -o mpi:1 -q --fault stall=$((chunks * 3 / 4 + 2)) : \
+      -n 1 sh -c '"$@"; echo $? >status' sh kv-send mpi:0 -o b.h5 -q --timeout 1s || true
+    [ "$(cat status)" = 5 ] && [ ! -e b.h5 ] && ls .b.h5.*.part .b.h5.*.journal
+  }
+  broken
+  job -n 1 kv-send a.h5 -o mpi:1 -q --report sender : -n 1 kv-send mpi:0 -o b.h5 -q --report receiver
+  cmp whole.h5 b.h5
+  for report in sender receiver; do
+    [ "$(json_value resumed_bytes <$report)" -gt 0 ]
+    [ $(($(json_value resumed_bytes <$report) + $(json_value sent_bytes <$report))) = "$(json_value bytes <$report)" ]
+  done
+  rm b.h5
+  [ -z "$(ls -A | grep '^\.b')" ]
+  broken
+  job -n 1 kv-send a.h5 -o mpi:1 -q : -n 1 kv-send mpi:0 -o b.h5 -q --resume off --report anew
+  cmp whole.h5 b.h5
+  [ "$(json_value resumed_bytes <anew)" = 0 ]
+  [ -z "$(ls -A | grep '^\.b')" ]
+  run -2 kv-send a.h5 -o c.h5 --resume auto
+  [[ $output == *"--resume is for a whole state that goes from another process into a file as it is"* ]]
+}

@@ -18,6 +18,7 @@
 #include "kv/file.h"
 #include "synthetic_state.h"
 #include "transport/endpoint.h"
+#include "transport/resume.h"
 
 using namespace hetero;
 
@@ -38,6 +39,8 @@ struct Options {
     std::string fault;          // a drill
     std::uint64_t max_rate = 0;
     bool measure = false;  // the link, before the state is sent
+    bool resume = false;   // what comes from another rank goes on in the file
+    std::string pid;       // a file that gets this process's id at once
 };
 
 void print_log(log::Level, std::string_view message) {
@@ -68,6 +71,8 @@ Options parse(int argc, char** argv) {
         if (name == "--fault") o.fault = value();
         if (name == "--max-rate") o.max_rate = std::stoull(value());
         if (name == "--measure") o.measure = true;
+        if (name == "--resume") o.resume = true;
+        if (name == "--pid") o.pid = value();
         if (name == "--debug") log::set_sink(print_log, log::Level::debug);
     }
     return o;
@@ -90,10 +95,10 @@ Result<kv::State> state_of(const Options& o) {
     int provided = 0, size = 0;
     MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
-    std::int32_t roles[19] = {0x52564B48, 2, 0, 0, 1};
-    std::fill(roles + 5, roles + 19, -1);
-    roles[12] = peer;  // the first of the outputs
-    std::vector<std::int32_t> all(static_cast<std::size_t>(size) * 19);
+    std::int32_t roles[24] = {0x52564B48, 3, 0, 0, 1, 0, 0, 0, 1, 1};
+    std::fill(roles + 10, roles + 24, -1);
+    roles[17] = peer;  // the first of the outputs
+    std::vector<std::int32_t> all(static_cast<std::size_t>(size) * 24);
     MPI_Request meeting = MPI_REQUEST_NULL;
     MPI_Iallgather(roles, sizeof roles, MPI_BYTE, all.data(), sizeof roles, MPI_BYTE, MPI_COMM_WORLD, &meeting);
     MPI_Wait(&meeting, MPI_STATUS_IGNORE);
@@ -133,6 +138,9 @@ Status run(const Options& o) {
         HETERO_TRY(options.faults, transport::parse_faults(o.fault));
     }
     options.max_bytes_per_s = o.max_rate;
+    options.confirm_later = true;
+    if (o.resume) options.resume = std::make_shared<transport::Resume>(o.out, transport::Resume::Pace{1 << 20, 0.02});
+    if (!o.pid.empty()) std::ofstream(o.pid) << ::getpid() << std::endl;
     std::vector<transport::Endpoint> inputs, outputs;
     if (!o.in.empty()) {
         HETERO_TRY(const auto endpoint, transport::parse_endpoint(o.in));
@@ -185,6 +193,12 @@ Status run(const Options& o) {
     HETERO_CHECK(source->finish());
     if (o.compare) HETERO_CHECK(compare(o, kept));
     if (sink) HETERO_CHECK(sink->commit());
+    if (!inputs.empty()) {
+        HETERO_CHECK(transport::confirm(inputs[0]));
+        if (o.resume)
+            std::printf("resumed %llu of %llu\n", static_cast<unsigned long long>(transport::resumed_bytes(inputs[0])),
+                        static_cast<unsigned long long>(kept.header.payload_bytes()));
+    }
     if (!o.done.empty()) std::ofstream(o.done) << ::getpid() << '\n';
     pause_s(o.linger_s);
     if (o.die_at_end) ::raise(SIGKILL);

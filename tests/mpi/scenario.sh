@@ -79,6 +79,13 @@ case $scenario in
     job --enable-recovery -n 1 "$rank" --out mpi:1 --timeout 4 : -n 1 "$rank" --in mpi:0 --linger 2 --die-at-end --timeout 4
     [ "$status" -ne 124 ] && [ "$status" -ne 137 ] || no "the sender waited for ever"
     grep -qF "rank 1: no sign of life" "$work/err" || no "the sender does not say why" ;;
+  ulfm)  # the pair that has lost nobody goes on, and the rank that has lost its peer knows it at once
+    "$mpirun" --version | grep -q "Open MPI) 5" || { echo "this mpirun has no --with-ft"; exit 77; }
+    killed=1
+    job --with-ft ulfm -n 1 "$rank" --out mpi:1 --die-after-layers 4 : -n 1 "$rank" --in mpi:0 --out "$target" : \
+      -n 1 "$rank" --out mpi:3 --compute 5 --seed 7 : -n 1 "$rank" --in mpi:2 --seed 7 --compare
+    fails "rank 0: .*MPI_ERR_PROC_FAILED"
+    grep -qx identical "$work/out" || no "the others did not go on" ;;
   tiny_shm)
     for size in 64k 1m; do
       unshare -m sh -c "mount -t tmpfs -o size=$size tmpfs /dev/shm" 2>/dev/null || { echo "no private mounts here"; exit 77; }
@@ -164,6 +171,32 @@ case $scenario in
     job -n 1 "$rank" --out mpi:1 --measure --timeout 4 --fault stall=0 : -n 1 "$rank" --in mpi:0 --out "$target" --timeout 4
     fails "rank 1: stalled: no probe has been answered"
     [ "$status" -eq 5 ] || no "the status should be 5" ;;
+  resume_sender_dies)  # what had arrived when it died is not sent again: all but its window and a layer
+    killed=1
+    "$rank" --mib 128 --seed 4 --out "$work/expected.h5" || no "no file to compare with"
+    job --enable-recovery -n 1 "$rank" --out mpi:1 --mib 128 --seed 4 --die-after-layers 6 --timeout 4 : \
+        -n 1 "$rank" --in mpi:0 --out "$target" --resume --timeout 4
+    [ "$status" -ne 124 ] && [ "$status" -ne 137 ] || no "the receiver waited for ever"
+    [ ! -e "$target" ] || no "an unfinished output"
+    ls -A "$work/files" | grep -q 'journal$' || no "nothing was kept"
+    job -n 1 "$rank" --out mpi:1 --mib 128 --seed 4 : -n 1 "$rank" --in mpi:0 --out "$target" --resume
+    succeeds
+    cmp "$work/expected.h5" "$target" || no "other bytes than those of an unbroken transfer"
+    [ "$(ls -A "$work/files")" = received.h5 ] || no "left behind: $(ls -A "$work/files")"
+    resumed=$(sed -n 's/^resumed \([0-9]*\) of .*/\1/p' "$work/out")
+    [ "$resumed" -ge $((64 << 20)) ] || no "resumed $resumed bytes" ;;
+  resume_other_state)
+    killed=1
+    "$rank" --mib 32 --seed 5 --out "$work/expected.h5" || no "no file to compare with"
+    job --enable-recovery -n 1 "$rank" --out mpi:1 --seed 4 --die-after-layers 7 --timeout 4 : \
+        -n 1 "$rank" --in mpi:0 --out "$target" --resume --timeout 4
+    ls -A "$work/files" | grep -q 'journal$' || no "nothing was kept"
+    job -n 1 "$rank" --out mpi:1 --seed 5 : -n 1 "$rank" --in mpi:0 --out "$target" --resume --debug
+    succeeds
+    grep -qF "received.h5: an unfinished transfer is discarded: it is of another state" "$work/err" || no "no warning"
+    grep -q "^resumed 0 of" "$work/out" || no "resumed"
+    cmp "$work/expected.h5" "$target" || no "other bytes"
+    [ "$(ls -A "$work/files")" = received.h5 ] || no "left behind: $(ls -A "$work/files")" ;;
   *) echo "no scenario $scenario"; exit 1 ;;
 esac
 [ "$took" -le $limit_s ] || no "took too long"

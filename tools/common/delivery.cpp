@@ -205,7 +205,7 @@ Result<Delivery> read_delivery(const OptionTable& table, const DeliveryOptions& 
     bool to_link = false;
     if (!output.empty()) {
         HETERO_TRY(const transport::Endpoint endpoint, transport::parse_endpoint(output));
-        to_link = endpoint.kind == transport::EndpointKind::mpi;
+        to_link = endpoint.is_link();
     }
     std::string wire = options.wire_dtype;
     if (!to_link && table.on_command_line("wire-dtype")) {
@@ -267,8 +267,8 @@ Result<Delivered> deliver(Tool& tool, const Delivery& delivery, kv::Source& sour
     }
     const Schemes schemes = schemes_of(*specs, source.header());
     const auto converted =
-        kv::convert_state(preview, sink, schemes.k, schemes.v, false, tool.provenance("quantize " + describe(schemes)),
-                          static_cast<int>(threads));
+        kv::convert_state(preview, sink, schemes.k, schemes.v, delivery.requantize,
+                          tool.provenance("quantize " + describe(schemes)), static_cast<int>(threads));
     if (!converted) {
         sink.abort(converted.error());
         return tl::unexpected(converted.error());

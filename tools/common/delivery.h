@@ -18,6 +18,7 @@ void add_delivery_options(OptionTable& table, DeliveryOptions& options);
 
 struct Delivery {
     std::optional<Specs> specs;  // nothing: as it is, unless
+    bool requantize = false;     // allow quantized to quantized
     bool automatic = false;      // the link chooses among `plans`
     std::vector<Specs> plans;
     [[nodiscard]] bool converts() const noexcept { return specs || automatic; }

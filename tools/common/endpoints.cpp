@@ -8,6 +8,7 @@
 #include <chrono>
 
 #include "base/clock.h"
+#include "base/trace.h"
 #include "common/group.h"
 #include "common/sources.h"
 #include "transport/group_source.h"
@@ -22,9 +23,12 @@ using Clock = std::chrono::steady_clock;
 transport::TransportOptions TransferOptions::transport(const Tool& tool) const {
     transport::TransportOptions result;
     result.timeout_s = timeout_s;
+    result.meet_s = wait_s;
     result.max_memory_bytes = max_memory_bytes;
     result.overwrite = tool.overwrite();
     result.group_size = static_cast<int>(tp);
+    result.shards = hold_shards;
+    result.heads = heads;
     result.tool = tool.name();
     result.faults = faults;
     result.max_bytes_per_s = max_bytes_per_s;
@@ -34,6 +38,10 @@ transport::TransportOptions TransferOptions::transport(const Tool& tool) const {
 void add_transfer_options(OptionTable& table, TransferOptions& options) {
     table.duration("--timeout", "TIME", &options.timeout_s, "give up on a peer that is silent for so long").setting =
         true;
+    table
+        .duration("--wait", "TIME", &options.wait_s,
+                  "wait so long for the other job of mpi-port:FILE; 0: as long as --timeout")
+        .setting = true;
     table.size("--max-memory", "SIZE", &options.max_memory_bytes, "spool a larger state from or to a pipe on disk")
         .setting = true;
     table
@@ -72,15 +80,15 @@ Result<Endpoints> prepare_endpoints(Tool& tool, const std::vector<std::string>& 
             endpoints->push_back(std::move(endpoint));
         }
     }
-    const auto is_mpi = [](const transport::Endpoint& one) { return one.kind == transport::EndpointKind::mpi; };
+    const auto is_mpi = [](const transport::Endpoint& one) { return one.is_link(); };
     const bool any_mpi = std::any_of(result.inputs.begin(), result.inputs.end(), is_mpi) ||
                          std::any_of(result.outputs.begin(), result.outputs.end(), is_mpi);
     if (options.dry_run && any_mpi) {
-        return fail(Errc::usage, "--dry-run moves nothing: it cannot be used with an mpi: endpoint");
+        return fail(Errc::usage, "--dry-run moves nothing: it cannot be used with an mpi: or mpi-port: endpoint");
     }
     for (const char* name : {"fault", "max-rate"})
         if (tool.options().on_command_line(name) && !any_mpi && !options.dry_run)
-            return fail(Errc::usage, "--{} is for mpi: endpoints, and there is none", name);
+            return fail(Errc::usage, "--{} is for mpi: and mpi-port: endpoints, and there is none", name);
     const auto is_pipe = [](const transport::Endpoint& one) { return one.kind == transport::EndpointKind::pipe; };
     if (std::count_if(result.inputs.begin(), result.inputs.end(), is_pipe) > 1) {
         return fail(Errc::usage, "stdin can carry one state only");
@@ -90,8 +98,10 @@ Result<Endpoints> prepare_endpoints(Tool& tool, const std::vector<std::string>& 
     }
     if (options.shards && options.tp == 1)
         return fail(Errc::usage, "--shards: a state of one rank has none; give --tp");
-    for (const transport::Endpoint& one : result.inputs) others.read.push_back(one.path);
-    for (const transport::Endpoint& one : result.outputs) others.written.push_back(one.path);
+    for (const transport::Endpoint& one : result.inputs)
+        if (!one.is_link()) others.read.push_back(one.path);
+    for (const transport::Endpoint& one : result.outputs)
+        if (!one.is_link()) others.written.push_back(one.path);
     HETERO_CHECK(tool.check_files(std::move(others)));
     transport::TransportOptions transfer = options.transport(tool);
     if (options.shards) transfer.overwrite = io::Overwrite::replace;  // check_shards() knows what is written
@@ -117,11 +127,12 @@ Result<OpenedSource> open_source(const Tool& tool, const transport::Endpoint& en
     OpenedSource opened;
     Result<std::unique_ptr<kv::Source>> source = nullptr;
     if (all_read || group.is_root()) source = transport::open_source(endpoint, options);
+    if (source && trace::on() && group.is_root()) HETERO_CHECK(transport::join_time_line(endpoint));
     if (group.size() > 1 && !all_read) source = transport::hand_out(group, std::move(source));
     if (group.size() > 1 && all_read) HETERO_CHECK(transport::check_same_state(group, source));
     HETERO_TRY(opened.source, std::move(source));
     // An offer from another rank comes when that rank has computed; none of the state has moved so far.
-    if (endpoint.kind != transport::EndpointKind::mpi) opened.seconds = seconds_since(start);
+    if (!endpoint.is_link()) opened.seconds = seconds_since(start);
     opened.source = with_progress(tool, std::move(label), std::move(opened.source));
     return opened;
 }
@@ -130,6 +141,7 @@ Result<double> copy_state(kv::Source& source, kv::Sink& sink) {
     double seconds = 0;
     const auto copy = [&]() -> Status {
         const std::size_t layers = source.header().sequences.size() * source.header().identity.n_layers;
+        const bool late = source.header().late_logits;
         HETERO_CHECK(sink.begin(source.header()));
         const Clock::time_point start = Clock::now();
         kv::Layer layer;
@@ -140,6 +152,7 @@ Result<double> copy_state(kv::Source& source, kv::Sink& sink) {
             layer = shared.use_count() == 1 ? std::move(*shared) : kv::Layer();  // its memory is used again
         }
         HETERO_CHECK(source.finish());
+        if (late) HETERO_CHECK(sink.complete(source.header()));
         HETERO_CHECK(sink.commit());
         seconds = seconds_since(start);
         return {};

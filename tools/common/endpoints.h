@@ -12,15 +12,19 @@ namespace hetero::tool {
 struct TransferOptions {
     bool dry_run = false;
     double timeout_s = 10;
+    double wait_s = 0;  // for the other job of mpi-port:FILE; 0: timeout_s
     std::uint64_t max_memory_bytes = 1ULL << 30;
     std::uint64_t tp = 1;  // ranks that compute the model together
     bool shards = false;   // each of them writes a file of its own
+    // Or holds a shard of a state, of so many heads where that is known, and has mpi: endpoints of its own.
+    bool hold_shards = false;
+    kv::HeadCounts heads;
     transport::Faults faults;
     std::uint64_t max_bytes_per_s = 0;  // to each mpi: output; 0: no limit
 
     [[nodiscard]] transport::TransportOptions transport(const Tool& tool) const;
 };
-// --timeout, --max-memory, --max-rate and --fault.
+// --timeout, --wait, --max-memory, --max-rate and --fault.
 void add_transfer_options(OptionTable& table, TransferOptions& options);
 // --tp and --shards
 void add_tp_options(OptionTable& table, TransferOptions& options);

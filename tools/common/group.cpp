@@ -64,12 +64,6 @@ std::string_view text_of(const std::vector<std::byte>& bytes) {
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// Names a run: 16 hex digits.
-std::string random_id() {
-    std::random_device device;
-    return fmt::format("{:08x}{:08x}", device(), device());
-}
-
 // A shard becomes visible with those of the other ranks.
 class ShardSink final : public kv::Sink {
 public:
@@ -89,6 +83,11 @@ private:
 };
 
 }  // namespace
+
+std::string random_id() {
+    std::random_device device;
+    return fmt::format("{:08x}{:08x}", device(), device());
+}
 
 Status join_group(Tool& tool) {
     Communicator& group = transport::group();
@@ -129,6 +128,12 @@ Status check_shards(const Tool& tool, const std::vector<transport::Endpoint>& ou
     return group.agree(check());
 }
 
+Result<std::unique_ptr<kv::Sink>> open_own_shard(const transport::Endpoint& whole,
+                                                 const transport::TransportOptions& options) {
+    HETERO_TRY(auto own, transport::open_sink({transport::EndpointKind::file, own_path(whole), -1}, options));
+    return std::make_unique<ShardSink>(std::move(own));
+}
+
 Result<std::vector<kv::Layer>> GroupWriter::layers(const engine::Session& session) const {
     std::vector<kv::Layer> all;
     for (std::uint32_t i = 0; i < session.model().config.n_layers; ++i) {
@@ -151,8 +156,7 @@ Result<std::unique_ptr<kv::Sink>> GroupWriter::open(const transport::Endpoint& e
     if (!group.is_root()) {
         for (kv::Sequence& sequence : header.sequences) sequence.logits.clear();  // the first rank has them
     }
-    HETERO_TRY(auto own, transport::open_sink({transport::EndpointKind::file, own_path(endpoint), -1}, options));
-    return std::make_unique<ShardSink>(std::move(own));
+    return open_own_shard(endpoint, options);
 }
 
 void report_group(Tool& tool, const Communicator::Counters& before) {

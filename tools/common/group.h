@@ -20,8 +20,16 @@ Status join_group(Tool& tool);
 // What `read` gives on the first rank, on all of them.
 Result<std::string> read_once(const std::function<Result<std::string>()>& read);
 
+// 16 hex digits that name a run: shards of different ones are not put together.
+[[nodiscard]] std::string random_id();
+
 // Outputs of shards are files, and each rank can write its own.
 Status check_shards(const Tool& tool, const std::vector<transport::Endpoint>& outputs);
+
+// This rank's file of a state in shards; it becomes visible with those of the other ranks, as far as that can be known
+// before.
+Result<std::unique_ptr<kv::Sink>> open_own_shard(const transport::Endpoint& whole,
+                                                 const transport::TransportOptions& options);
 
 // How the state of a group is written: by its first rank for all, or in shards.
 class GroupWriter {
@@ -31,6 +39,10 @@ public:
     // What this rank writes of a layer. A call of all ranks.
     Result<kv::Layer> layer(const engine::Session& session, std::uint32_t layer) const {
         return shards_ ? session.export_layer(layer) : session.gather_layer(layer);
+    }
+    // Of one that prefill() has completed, with `end` tokens: see Session::observe_layers().
+    Result<kv::Layer> layer(const engine::Session& session, std::uint32_t layer, std::uint64_t end) const {
+        return shards_ ? session.export_layer(layer, end) : session.gather_layer(layer, end);
     }
     // Of all layers.
     Result<std::vector<kv::Layer>> layers(const engine::Session& session) const;

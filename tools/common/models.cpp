@@ -116,6 +116,7 @@ void report_memory(Tool& tool, const engine::Session& session) {
                                {"anonymous_bytes", memory.anonymous_bytes},
                                {"file_backed_bytes", memory.file_backed_bytes},
                                {"packed_bytes", session.packed_bytes()},
+                               {"kv_bytes", session.kv_bytes()},
                                {"warm", session.warm()}};
 }
 

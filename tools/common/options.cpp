@@ -255,7 +255,9 @@ Status OptionTable::check_extras() const {
         for (const std::string_view one : split(option.flags, ',')) flags.push_back(one);
     }
     const std::string word = extra.substr(0, extra.find('='));
-    return fail(Errc::usage, "unknown option {}; the nearest is {}", word, nearest_name(word, flags));
+    const std::string_view meant = meant_name(word, flags);
+    return fail(Errc::usage, "unknown option {}; {}", word,
+                meant.empty() ? std::string("--help lists those there are") : fmt::format("the nearest is {}", meant));
 }
 
 Status OptionTable::apply_settings(const std::string& path, std::string_view tool) {

@@ -82,6 +82,9 @@ Status check_specs(Tool& tool, const Specs& specs, const kv::Identity& identity)
         return quant::find_codec(specs.v.codec)->check(specs.v.params, identity.head_dim_v);
     }
     HETERO_CHECK(kv::check_plan(*specs.plan, specs.plan_path, identity));
+    if (specs.plan->gate && !specs.plan->gate->passed) {
+        tool.note("{}: it did not pass its own gate of epsilon {}", specs.plan_path, specs.plan->gate->epsilon);
+    }
     if (!kv::same_weights(*specs.plan, identity)) {
         tool.note("{}: calibrated with other weights of the same source; its figures are theirs", specs.plan_path);
     }

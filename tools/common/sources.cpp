@@ -64,7 +64,9 @@ public:
     }
     Status finish() override {
         HETERO_CHECK(drop_until_wanted());
-        return inner_->finish();
+        HETERO_CHECK(inner_->finish());
+        if (header_.late_logits) header_.take_logits_of(inner_->header());
+        return {};
     }
 
 private:
@@ -88,6 +90,7 @@ class DiscardingSink final : public kv::Sink {
 public:
     Status begin(const kv::Header&) override { return {}; }
     Status write_layer(const kv::Layer&) override { return {}; }
+    Status complete(const kv::Header&) override { return {}; }
     Status commit() override { return {}; }
     void abort(const Error&) noexcept override {}
     [[nodiscard]] const std::string& name() const noexcept override { return name_; }

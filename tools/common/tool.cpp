@@ -6,6 +6,7 @@
 #include <new>
 
 #include "base/redact.h"
+#include "base/trace.h"
 #include "common/build_info.h"
 #include "common/process.h"
 #include "common/version.h"
@@ -32,6 +33,11 @@ std::string dump(const Json& document) { return document.dump(2, ' ', false, Jso
 
 Tool::Tool(std::string name, std::string summary) : name_(std::move(name)), summary_(std::move(summary)) {
     report_ = {{"tool", name_}, {"version", kVersion}, {"schema", 1}};
+}
+
+void Tool::add_trace_option() {
+    table_.text("--trace", "FILE", &trace_path_, "write what was done when, for ui.perfetto.dev or chrome://tracing")
+        .completion = Completion::file;
 }
 
 void Tool::add_common_options() {
@@ -77,6 +83,10 @@ Status Tool::prepare_run(int argc, char** argv, bool* done) {
     if (!report_path_.empty()) {
         HETERO_CHECK(io::check_output_path(report_path_, overwrite()));
     }
+    if (!trace_path_.empty()) {
+        HETERO_CHECK(io::check_output_path(trace_path_, overwrite()));
+        trace::start();
+    }
     *done = false;
     return {};
 }
@@ -84,6 +94,7 @@ Status Tool::prepare_run(int argc, char** argv, bool* done) {
 Status Tool::check_files(Files files) const {
     files.read.push_back(config_path_);
     files.written.push_back(report_path_);
+    files.written.push_back(trace_path_);
     return tool::check_files(files);
 }
 
@@ -93,7 +104,17 @@ Status Tool::write_file(const std::string& path, std::string_view text, unsigned
     return file.publish();
 }
 
+Status Tool::write_trace() const {
+    if (trace_path_.empty() || silent_) return {};
+    // Other files of the time line have processes of their own: ranks may be on hosts whose numbers are the same.
+    const int rank = transport::world_rank();
+    const auto number = (static_cast<std::uint64_t>(rank + 1) % 500) << 22U | static_cast<std::uint64_t>(getpid());
+    return write_file(trace_path_, trace::document(rank < 0 ? name_ : fmt::format("{}, rank {}", name_, rank), number));
+}
+
 Status Tool::finish_run(const Status& body_status) {
+    const Status traced = write_trace();
+    if (body_status) HETERO_CHECK(traced);
     if (!body_status && body_status.error().code != Errc::check_failed && !report_complete_) return body_status;
     if (silent_) return body_status;
     if (!body_status) report_["message"] = body_status.error().message;

@@ -22,6 +22,8 @@ public:
     Tool(std::string name, std::string summary);
 
     OptionTable& options() noexcept { return table_; }
+    // --trace FILE: the spans of base/trace.h, written when the tool ends, also with an error.
+    void add_trace_option();
 
     // The whole life of the program; returns its exit status. `body` returns an error of class check_failed after it
     // has filled the report: that is printed then, too; with any other error stdout stays empty.
@@ -29,6 +31,7 @@ public:
 
     [[nodiscard]] const std::string& name() const noexcept { return name_; }
     [[nodiscard]] bool json() const noexcept { return json_; }
+    [[nodiscard]] bool reports() const noexcept { return json_ || !report_path_.empty(); }
     [[nodiscard]] bool quiet() const noexcept { return quiet_; }
     [[nodiscard]] bool verbose() const noexcept { return verbose_; }
     [[nodiscard]] bool show_progress() const noexcept { return show_progress_; }
@@ -66,6 +69,7 @@ private:
     void add_common_options();
     Status prepare_run(int argc, char** argv, bool* done);
     Status finish_run(const Status& body_status);
+    Status write_trace() const;
     void note_line(const std::string& line);
 
     std::string name_, summary_;
@@ -76,7 +80,7 @@ private:
     bool redact_ = false;
     bool help_ = false, version_ = false, dump_config_ = false;
     std::string progress_ = "auto", log_format_ = "text";
-    std::string report_path_, config_path_, completion_;
+    std::string report_path_, trace_path_, config_path_, completion_;
 };
 
 // A number for a report: null where it is not finite.

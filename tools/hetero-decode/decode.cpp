@@ -10,9 +10,11 @@
 #include "base/redact.h"
 #include "base/statistics.h"
 #include "base/threads.h"
+#include "base/trace.h"
 #include "common/group.h"
 #include "common/kv_session.h"
 #include "common/sources.h"
+#include "common/transfers.h"
 
 namespace hetero::tool {
 namespace {
@@ -78,10 +80,12 @@ public:
         HETERO_CHECK(read_prompt());
         HETERO_CHECK(make_sessions(storage));
         continued_ = make_header(loaded_, storage);
+        const std::string kv_dtype = engine::resident_name(continued_.k_schemes.front(), continued_.v_schemes.front());
+        tool_.report()["kv_dtype"] = kv_dtype;
         continued_.provenance = header_.provenance;
         continued_.provenance.push_back(
-            tool_.provenance(fmt::format("decode n={} kv_dtype={} precision={}", options_.generate.max_tokens,
-                                         continued_.k_schemes.front().codec, options_.model.precision_name())));
+            tool_.provenance(fmt::format("decode n={} kv_dtype={} precision={}", options_.generate.max_tokens, kv_dtype,
+                                         options_.model.precision_name())));
         const std::size_t n = header_.sequences.size(), batch = sessions_.size();
         if (batch < n) HETERO_CHECK(read_all());
         for (std::size_t first = 0; first < n; first += batch) {
@@ -205,14 +209,19 @@ private:
                 layer = std::move(held_[index][i]);
             }
             const Clock::time_point there = Clock::now();
-            HETERO_CHECK(session.import_layer(header_, i, layer, n_tokens));
-            importing += Clock::now() - there;
+            if (const Status taken = session.import_layer(header_, i, layer, n_tokens); !taken) {
+                return fail_with(taken.error(),
+                                 fmt::format("{}: sequence {}", source_.name(), header_.sequences[index].id));
+            }
+            const Clock::time_point imported = Clock::now();
+            importing += imported - there;
+            trace::add("import", fmt::format("layer {}", i), there, imported);
             if (held_.empty()) read_ms_ += to_milliseconds(there - start);
         }
         return to_milliseconds(importing);
     }
 
-    // One of a batch.
+    // One of a batch. Its session holds it.
     struct Member {
         std::vector<TokenId> tokens;
         std::vector<float> logits;
@@ -221,18 +230,27 @@ private:
         double import_ms = 0;
     };
 
-    // Its session holds it afterwards, extended to the prompt.
-    Result<Member> begin(std::size_t index, engine::Session& session) {
-        const kv::Sequence& held = header_.sequences[index];
-        const bool same_prompt = prompt_.empty() || prompt_ == held.tokens;
-        if (!same_prompt) HETERO_CHECK(check_resumable(header_, index, prompt_.size()));
-        Member member;
-        HETERO_TRY(member.import_ms, import(index, session));
-        if (held_.empty() && index + 1 == header_.sequences.size()) {
+    // Reads a batch into its sessions; after the last one the source confirms all.
+    Result<std::vector<Member>> read_batch(std::size_t first, std::size_t count) {
+        std::vector<Member> members(count);
+        for (std::size_t i = 0; i < count; ++i) {
+            const bool same_prompt = prompt_.empty() || prompt_ == header_.sequences[first + i].tokens;
+            if (!same_prompt) HETERO_CHECK(check_resumable(header_, first + i, prompt_.size()));
+            HETERO_TRY(members[i].import_ms, import(first + i, *sessions_[i]));
+        }
+        if (held_.empty()) {
+            const trace::Span span("import", "commit");
             const Clock::time_point start = Clock::now();
             HETERO_CHECK(source_.finish());
             read_ms_ += milliseconds_since(start);
         }
+        return members;
+    }
+
+    // What it goes on from; its session is extended to the prompt.
+    Status begin(std::size_t index, engine::Session& session, Member& member) {
+        const kv::Sequence& held = header_.sequences[index];
+        const bool same_prompt = prompt_.empty() || prompt_ == held.tokens;
         const Clock::time_point start = Clock::now();
         member.tokens = prompt_.empty() ? held.tokens : prompt_;
         member.pending = same_prompt ? held.pending_token : -1;
@@ -244,16 +262,13 @@ private:
         }
         member.import_ms += milliseconds_since(start);
         member.n_prompt = member.tokens.size();
-        return member;
+        return {};
     }
 
     // Sequences [first, first + count), together.
     Status run_batch(std::size_t first, std::size_t count) {
-        std::vector<Member> members;
-        for (std::size_t i = 0; i < count; ++i) {
-            HETERO_TRY(auto member, begin(first + i, *sessions_[i]));
-            members.push_back(std::move(member));
-        }
+        HETERO_TRY(std::vector<Member> members, read_batch(first, count));
+        for (std::size_t i = 0; i < count; ++i) HETERO_CHECK(begin(first + i, *sessions_[i], members[i]));
         // Texts of several sequences on one stdout could not be told apart.
         const bool stream = !tool_.json() && options_.output != "-" && header_.sequences.size() == 1;
         std::vector<engine::Continued> continued;
@@ -266,12 +281,27 @@ private:
         HETERO_TRY(const auto generations, engine::generate_together(continued, *loaded_.tokenizer, options_.generate));
         decode_ms_ += milliseconds_since(start);
         for (const engine::Generation& generation : generations) n_generated_ += generation.token_ids.size();
+        for (std::size_t i = 0; i < count && trace::on(); ++i) trace_steps(first + i, generations[i], start);
         if (stream && isatty(STDOUT_FILENO) == 1) HETERO_CHECK(tool_.print("\n"));
         for (std::size_t i = 0; i < count; ++i) {
             report(first + i, members[i], generations[i]);
             if (!options_.output.empty()) HETERO_CHECK(keep(first + i, *sessions_[i], members[i], generations[i]));
         }
         return {};
+    }
+
+    void trace_steps(std::size_t index, const engine::Generation& generation, Clock::time_point start) const {
+        const auto ms = [](double value) {
+            return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double, std::milli>(value));
+        };
+        const std::string track =
+            header_.sequences.size() == 1 ? std::string("decode") : fmt::format("decode sequence {}", index);
+        Clock::time_point begin = start;
+        for (std::size_t i = 0; i < generation.token_ids.size(); ++i) {
+            const Clock::time_point end = begin + ms(i == 0 ? generation.ttft_ms : generation.itl_ms[i - 1]);
+            trace::add(track, fmt::format("token {}", i), begin, end);
+            begin = end;
+        }
     }
 
     void report(std::size_t index, const Member& member, const engine::Generation& generation) {
@@ -332,12 +362,20 @@ Status check_choice(const Tool& tool, const DecodeOptions& options, const kv::He
 
 }  // namespace
 
-Status run_decode(Tool& tool, const DecodeOptions& options) {
+Status run_decode(Tool& tool, const DecodeOptions& options, Turns* turns) {
     Files others{prompt_files(options.prompt), {}};
     others.read.push_back(options.model.path);
+    std::optional<LoadedModel> model;
+    if (turns != nullptr) {  // ready before a sender comes; and no sender mends a model that cannot be loaded
+        HETERO_TRY(model, load_model(options.model));
+    }
     HETERO_TRY(const Endpoints endpoints,
                prepare_endpoints(tool, {options.input}, {options.output}, options.transfer, std::move(others)));
-    HETERO_TRY(const LoadedModel loaded, load_model(options.model));
+    if (turns != nullptr) turns->met();
+    if (!model) {
+        HETERO_TRY(model, load_model(options.model));
+    }
+    const LoadedModel& loaded = *model;
     if (!loaded.tokenizer) return fail(Errc::bad_input, "{} has no tokenizer", options.model.path);
     transport::TransportOptions transfer = options.transfer.transport(tool);
     transfer.expected_identity = loaded.identity;
@@ -345,7 +383,7 @@ Status run_decode(Tool& tool, const DecodeOptions& options) {
     HETERO_CHECK(check_state(loaded, options.model.path, opened.source->header(), opened.source->name()));
     report_weights(tool, opened.source->name(), opened.source->header().identity, loaded.identity);
     HETERO_TRY(auto source, select_sequences(std::move(opened.source), options.sequences));
-    const bool peers = endpoints.inputs.front().kind == transport::EndpointKind::mpi || transport::group().size() > 1;
+    const bool peers = endpoints.inputs.front().is_link() || transport::group().size() > 1;
     const bool spare = options.model.threads != 1 && default_thread_count() > 1;
     if (!peers && spare) source = kv::read_ahead(std::move(source));
     HETERO_CHECK(check_choice(tool, options, source->header()));
@@ -361,9 +399,17 @@ Status run_decode(Tool& tool, const DecodeOptions& options) {
     const Communicator::Counters before = transport::group().counters();
     HETERO_CHECK(options.transfer.dry_run ? run.dry_run() : run.run());
     report["read_ms"] = number(opened.seconds * 1e3 + run.read_ms());
+    report_transfer(tool, endpoints.inputs.front(), false);
+    trace_transfers(endpoints);
     report_group(tool, before);
     if (endpoints.outputs.empty() || options.transfer.dry_run) return {};
     return run.write(endpoints.outputs.front());
+}
+
+Status decode_in_turn(Tool& tool, DecodeOptions& options) {
+    HETERO_TRY(Turns turns, Turns::start(tool, options.turns, options.input, options.output, options.transfer));
+    HETERO_TRY(const bool turn, turns.next(tool, options.output));
+    return turn ? run_decode(tool, options, &turns) : Status{};
 }
 
 }  // namespace hetero::tool

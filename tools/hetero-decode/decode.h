@@ -8,6 +8,7 @@
 #include "common/models.h"
 #include "common/prompts.h"
 #include "common/tool.h"
+#include "common/turns.h"
 #include "engine/generate.h"
 
 namespace hetero::tool {
@@ -17,6 +18,7 @@ struct DecodeOptions {
     ModelOptions model;
     PromptOptions prompt;
     TransferOptions transfer;
+    TurnOptions turns;
     engine::GenerateOptions generate;
     std::vector<std::string> sequences;
     std::string kv_dtype = "auto";
@@ -25,6 +27,8 @@ struct DecodeOptions {
     std::uint64_t batch = 0;  // sequences decoded together; 0: as many as fit
 };
 
-Status run_decode(Tool& tool, const DecodeOptions& options);
+Status run_decode(Tool& tool, const DecodeOptions& options, Turns* turns = nullptr);
+// --count: states from mpi-port:FILE, each by run_decode() in a process of its own.
+Status decode_in_turn(Tool& tool, DecodeOptions& options);
 
 }  // namespace hetero::tool

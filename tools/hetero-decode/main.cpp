@@ -29,8 +29,10 @@ int main(int argc, char** argv) {
     engine::SamplingOptions& sampling = options.generate.sampling;
 
     table.heading("States");
-    table.positional("KV", &options.input, true, "the state: a file, - (stdin) or mpi:RANK");
-    table.text("-o,--output", "KV", &options.output, "write the continued state: a file, - (then no text) or mpi:RANK")
+    table.positional("KV", &options.input, true, "the state: a file, - (stdin), mpi:RANK or mpi-port:FILE");
+    table
+        .text("-o,--output", "KV", &options.output,
+              "write the continued state: a file, - (then no text), mpi:RANK or mpi-port:FILE")
         .completion = Completion::file;
     add_sequence_option(table, options.sequences, "continue");
 
@@ -73,13 +75,15 @@ int main(int argc, char** argv) {
         .setting = true;
 
     table.heading("Running");
+    add_turn_option(table, options.turns);
     add_dry_run_option(table, options.transfer, "check everything, read the state, generate nothing");
     add_transfer_options(table, options.transfer);
+    tool.add_trace_option();
 
     return tool.run(argc, argv, [&]() -> Status {
         HETERO_CHECK(check_usage(options));
         HETERO_CHECK(check_warm(table, options.model));
         HETERO_CHECK(check_device(tool, options.model));
-        return run_decode(tool, options);
+        return options.turns.in_turn() ? decode_in_turn(tool, options) : run_decode(tool, options);
     });
 }

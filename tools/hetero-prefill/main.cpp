@@ -21,6 +21,9 @@ Status check_usage(const OptionTable& table, const PrefillOptions& options) {
         }
         return check_no_state(table, "--score");
     }
+    if (options.first_token == "prefill" && options.logits == "none" && table.on_command_line("logits")) {
+        return fail(Errc::usage, "--first-token prefill takes logits: not --logits none");
+    }
     if (options.warms_only()) return check_no_state(table, "--warm without a prompt");
     HETERO_CHECK(check_prompt_options(options.prompt, options.prefix == "-"));
     if (!has_prompt(options.prompt)) {
@@ -64,17 +67,22 @@ int main(int argc, char** argv) {
     add_tp_options(table, options.transfer);
 
     table.heading("Output");
-    table.text("-o,--output", "KV", &options.output, "the state: a file, - (stdout) or mpi:RANK").completion =
-        Completion::file;
+    table.text("-o,--output", "KV", &options.output, "the state: a file, - (stdout), mpi:RANK or mpi-port:FILE")
+        .completion = Completion::file;
     add_delivery_options(table, options.delivery);
     table.choice("--logits", &options.logits, {"none", "last", "all"},
                  "keep logits: of the last position in the state, of all in --logits-out");
     table.text("--logits-out", "FILE", &options.logits_out, "with --logits all: a NumPy file, float32 [token][vocab]")
         .completion = Completion::file;
+    table
+        .choice("--first-token", &options.first_token, {"decode", "prefill"},
+                "which side chooses the first token; prefill: greedily, printed here, and the state comes with it")
+        .setting = true;
     table.text("--score", "FILE", &options.score, "print the perplexity of a text instead").completion =
         Completion::file;
     add_dry_run_option(table, options.transfer, "check everything, report sizes, compute nothing");
     add_transfer_options(table, options.transfer);
+    tool.add_trace_option();
 
     return tool.run(argc, argv, [&]() -> Status {
         HETERO_CHECK(check_warm(table, options.model));

@@ -2,15 +2,21 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <optional>
+#include <thread>
 
 #include "base/clock.h"
 #include "base/redact.h"
+#include "base/trace.h"
 #include "common/group.h"
 #include "common/kv_session.h"
 #include "common/progress.h"
+#include "common/transfers.h"
 #include "engine/layers.h"
+#include "engine/sampler.h"
 #include "npy.h"
+#include "streamed_source.h"
 
 namespace hetero::tool {
 namespace {
@@ -108,50 +114,28 @@ private:
 
 class PrefillRun {
 public:
-    PrefillRun(Tool& tool, const PrefillOptions& options, std::vector<Job> jobs, const kv::State* prefix)
-        : tool_(tool), options_(options), jobs_(std::move(jobs)), prefix_(prefix), writer_(options.transfer.shards) {}
+    PrefillRun(Tool& tool, const PrefillOptions& options, const LoadedModel& loaded, std::vector<Job> jobs,
+               const kv::State* prefix)
+        : tool_(tool),
+          options_(options),
+          loaded_(loaded),
+          jobs_(std::move(jobs)),
+          prefix_(prefix),
+          writer_(options.transfer.shards) {}
 
-    // Computes all sequences. What the last one left in the session is exported while it is written.
-    Status compute(engine::Session& session, kv::Header& header) {
-        std::uint64_t total = 0, done = 0;
-        for (const Job& job : jobs_) total += job.prompt.tokens.size() - job.reused;
-        Progress progress(tool_, "prefill", total, "tokens");
-        if (!options_.logits_out.empty() && transport::group().is_root()) {
-            HETERO_TRY(auto writer,
-                       NpyWriter::create(options_.logits_out, total, header.identity.vocab_size, tool_.overwrite()));
-            logits_file_.emplace(std::move(writer));
+    // Computes all sequences, and writes them as they are complete. What the last one left in the session is exported
+    // while it is written.
+    Status compute_and_write(engine::Session& session, kv::Header& header, const transport::Endpoint& endpoint,
+                             const Delivery& delivery) {
+        for (const Job& job : jobs_)
+            header.sequences.push_back({job.prompt.id, job.prompt.tokens, -1, job.prompt.special_parsed, {}});
+        if (transport::is_link(endpoint)) {
+            HETERO_CHECK(stream(session, header, endpoint, delivery));
+        } else {
+            HETERO_CHECK(compute(session, header, nullptr));
+            HETERO_CHECK(write(session, header, endpoint, delivery));
         }
-        const Communicator::Counters before = transport::group().counters();
-        const Clock::time_point start = Clock::now();
-        for (std::size_t i = 0; i < jobs_.size(); ++i) {
-            const Job& job = jobs_[i];
-            HETERO_TRY(auto logits, compute_one(session, job, [&](std::uint64_t n) { progress.update(done + n); }));
-            done += job.prompt.tokens.size() - job.reused;
-            kv::Sequence sequence;
-            sequence.id = job.prompt.id;
-            sequence.tokens = job.prompt.tokens;
-            sequence.special_parsed = job.prompt.special_parsed;
-            if (options_.logits != "none") sequence.logits = std::move(logits);
-            header.sequences.push_back(std::move(sequence));
-            if (i + 1 < jobs_.size()) {
-                HETERO_TRY(finished_.emplace_back(), writer_.layers(session));
-            }
-        }
-        milliseconds_ = milliseconds_since(start);
-        computed_ = total;
-        report_group(tool_, before);
-        return {};
-    }
-
-    Status write(const engine::Session& session, kv::Header header, const transport::Endpoint& endpoint,
-                 const Delivery& delivery) {
-        HETERO_TRY(const auto sink, writer_.open(endpoint, options_.transfer.transport(tool_), session, header));
-        ComputedSource source(header, session, writer_, std::move(finished_));
-        // What a rank does not write it does not convert either.
-        const bool writes = options_.transfer.shards || transport::group().is_root();
-        HETERO_TRY(const Delivered delivered,
-                   deliver(tool_, writes ? delivery : Delivery{}, source, *sink, endpoint, options_.model.threads));
-        stored_ = delivered.header;
+        report_group(tool_, before_);
         return logits_file_ ? logits_file_->publish() : Status{};
     }
 
@@ -168,17 +152,141 @@ public:
         report["prefill_ms"] = number(milliseconds_);
         report["tokens_per_s"] = number(rate);
         const std::uint64_t bytes = stored_.payload_bytes();
-        report["kv_dtype"] = header.k_schemes.front().codec;
+        const std::string dtype = engine::resident_name(header.k_schemes.front(), header.v_schemes.front());
+        report["kv_dtype"] = dtype;
         report["kv_bytes"] = bytes;
-        report["sequences"] = describe(jobs_);
+        Json& sequences = report["sequences"] = describe(jobs_);
+        for (std::size_t i = 0; i < first_tokens_.size(); ++i) sequences[i]["first_token"] = first_tokens_[i];
         const bool as_it_is = stored_.k_schemes == header.k_schemes && stored_.v_schemes == header.v_schemes;
         tool_.note("{} tokens ({} computed) in {:.1f} ms, {:.1f} tokens/s; KV {} bytes {}", n_tokens, computed_,
                    milliseconds_, rate, bytes,
-                   as_it_is ? header.k_schemes.front().codec
-                            : fmt::format("({:.2f} bits per value)", bits_per_value(stored_)));
+                   as_it_is ? dtype : fmt::format("({:.2f} bits per value)", bits_per_value(stored_)));
     }
 
 private:
+    // To `streamed` as layers are complete, where there is one.
+    Status compute(engine::Session& session, kv::Header& header, StreamedSource* streamed) {
+        std::uint64_t total = 0, done = 0;
+        for (const Job& job : jobs_) total += job.prompt.tokens.size() - job.reused;
+        Progress progress(tool_, "prefill", total, "tokens");
+        if (!options_.logits_out.empty() && transport::group().is_root()) {
+            HETERO_TRY(auto writer,
+                       NpyWriter::create(options_.logits_out, total, header.identity.vocab_size, tool_.overwrite()));
+            logits_file_.emplace(std::move(writer));
+        }
+        before_ = transport::group().counters();
+        const Clock::time_point start = Clock::now();
+        for (std::size_t i = 0; i < jobs_.size(); ++i) {
+            const Job& job = jobs_[i];
+            const Clock::time_point begin = Clock::now();
+            Clock::time_point layer_begin = begin;
+            session.observe_layers([&](std::uint32_t layer, std::uint64_t end) -> Status {
+                const Clock::time_point now = Clock::now();
+                trace::add("prefill", fmt::format("layer {}", layer), layer_begin, now);
+                layer_begin = now;
+                return streamed != nullptr ? streamed->layer_done(layer, end) : Status{};
+            });
+            HETERO_TRY(auto logits, compute_one(session, job, [&](std::uint64_t n) { progress.update(done + n); }));
+            trace::add("prefill", "to the logits", layer_begin, Clock::now());
+            trace::add("prompts", fmt::format("sequence {}, {} tokens", i, job.prompt.tokens.size()), begin,
+                       Clock::now());
+            done += job.prompt.tokens.size() - job.reused;
+            HETERO_CHECK(choose_first(header.sequences[i], std::move(logits), begin));
+            const bool more = i + 1 < jobs_.size();
+            if (streamed != nullptr) {
+                HETERO_CHECK(streamed->sequence_done(job.prompt.tokens.size(), more));
+            } else if (more) {
+                HETERO_TRY(finished_.emplace_back(), writer_.layers(session));
+            }
+        }
+        ended_ = Clock::now();
+        milliseconds_ = to_milliseconds(ended_ - start);
+        computed_ = total;
+        return {};
+    }
+
+    // What the reader begins with: the logits at the last position, or the token that they give.
+    Status choose_first(kv::Sequence& sequence, std::vector<float> logits, Clock::time_point begin) {
+        if (options_.first_token == "prefill") {
+            HETERO_TRY(sequence.pending_token, engine::Sampler({}).next(logits, sequence.tokens));
+            const std::string text = loaded_.tokenizer->piece(sequence.pending_token, true);
+            const double ms = milliseconds_since(begin);
+            first_tokens_.push_back({{"id", redacts() ? Json(nullptr) : Json(sequence.pending_token)},
+                                     {"text", redacts() ? Json(nullptr) : Json(to_valid_utf8(text))},
+                                     {"ttft_ms", number(ms)}});
+            tool_.note("sequence {}: the first token after {:.1f} ms", sequence.id, ms);
+            if (!tool_.json() && options_.output != "-" && jobs_.size() == 1) return tool_.print(text);
+            return {};
+        }
+        if (options_.logits != "none") sequence.logits = std::move(logits);
+        return {};
+    }
+
+    Status write(const engine::Session& session, kv::Header header, const transport::Endpoint& endpoint,
+                 const Delivery& delivery) {
+        HETERO_TRY(const auto sink, writer_.open(endpoint, options_.transfer.transport(tool_), session, header));
+        ComputedSource source(header, session, writer_, std::move(finished_));
+        // What a rank does not write it does not convert either.
+        const bool writes = options_.transfer.shards || transport::group().is_root();
+        HETERO_TRY(const Delivered delivered,
+                   deliver(tool_, writes ? delivery : Delivery{}, source, *sink, endpoint, options_.model.threads));
+        stored_ = delivered.header;
+        return {};
+    }
+
+    // Another thread sends what this one computes. The group's first rank sends for all.
+    Status stream(engine::Session& session, kv::Header& header, const transport::Endpoint& endpoint,
+                  const Delivery& delivery) {
+        header.late_logits = options_.logits != "none" || options_.first_token == "prefill";
+        StreamedSource source(header, session, writer_);
+        if (!transport::group().is_root()) {
+            HETERO_CHECK(compute(session, header, &source));
+            stored_ = header;
+            return {};
+        }
+        HETERO_TRY(const auto sink, writer_.open(endpoint, options_.transfer.transport(tool_), session, header));
+        Result<Delivered> delivered = fail(Errc::internal, "nothing was sent");
+        const auto send = [&] {
+            try {
+                delivered = deliver(tool_, delivery, source, *sink, endpoint, options_.model.threads);
+            } catch (const std::exception& error) {
+                delivered = fail(Errc::resource, "{}: {}", sink->name(), error.what());
+                sink->abort(delivered.error());
+            }
+            if (!delivered) source.failed(delivered.error());
+        };
+        std::thread sender;
+        try {
+            sender = std::thread(send);
+        } catch (const std::exception& error) {
+            return fail(Errc::resource, "no thread to send with: {}", error.what());
+        }
+        Status computed = guard([&] { return compute(session, header, &source); });
+        header.late_logits = false;
+        if (computed) {
+            source.all_done(header);
+        } else {
+            source.failed(computed.error());
+        }
+        sender.join();
+        session.observe_layers({});
+        // Of two errors the one that came first: the other side is told that one.
+        HETERO_CHECK(computed);
+        if (!delivered) return tl::unexpected<Error>(delivered.error());
+        stored_ = delivered->header;
+        report_transfer(tool_, endpoint, true, ended_);
+        return {};
+    }
+
+    template <class Body>
+    static Status guard(const Body& body) {
+        try {
+            return body();
+        } catch (const std::exception& error) {
+            return fail(Errc::resource, "prefill: {}", error.what());
+        }
+    }
+
     Result<std::vector<float>> compute_one(engine::Session& session, const Job& job,
                                            const std::function<void(std::uint64_t)>& on_progress) {
         static const std::vector<float> no_logits;
@@ -202,14 +310,18 @@ private:
 
     Tool& tool_;
     const PrefillOptions& options_;
+    const LoadedModel& loaded_;
     std::vector<Job> jobs_;
     const kv::State* prefix_;
     GroupWriter writer_;
     std::vector<std::vector<kv::Layer>> finished_;  // [sequence][layer], of all but the last
     std::optional<NpyWriter> logits_file_;
-    kv::Header stored_;  // as it was written
+    kv::Header stored_;               // as it was written
+    std::vector<Json> first_tokens_;  // [sequence], where they are chosen here
+    Communicator::Counters before_;
     std::uint64_t computed_ = 0;
     double milliseconds_ = 0;
+    Clock::time_point ended_;
 };
 
 // What a state in another representation than the session's cannot come from. `prefix`: where the state begins with
@@ -240,6 +352,11 @@ Status run_warm(Tool& tool, const PrefillOptions& options) {
                                        session_options(options.model, kernels::DType::f16, options.chunk_tokens), 1));
     report_memory(tool, *session);
     const std::string folder = options.model.warm_folder().path;
+    if (session->packed_bytes() == 0) {
+        tool.note("{}: its weights are used as they lie in the file, nothing is packed and nothing kept",
+                  options.model.path);
+        return {};
+    }
     if (!session->warm()) {
         return fail(Errc::resource, "the packed weights are not kept in '{}'; name a folder with --cache", folder);
     }
@@ -266,6 +383,8 @@ Status run_prefill(Tool& tool, const PrefillOptions& options) {
     HETERO_CHECK(group.agree(writable));
     HETERO_TRY(const LoadedModel loaded, load_model(options.model));
     if (delivery.specs) HETERO_CHECK(check_specs(tool, *delivery.specs, loaded.identity));  // before weights are packed
+    if (options.first_token == "prefill" && !loaded.tokenizer)
+        return fail(Errc::bad_input, "--first-token prefill: {} has no tokenizer", options.model.path);
     HETERO_TRY(auto prompts, read_prompts(options.prompt, loaded));
     HETERO_CHECK(truncate_prompts(tool, prompts, options, loaded.identity.context_length));
     std::uint64_t capacity = 0;
@@ -293,15 +412,14 @@ Status run_prefill(Tool& tool, const PrefillOptions& options) {
     HETERO_CHECK(check_delivery(delivery, storage, prefix ? &prefix->header : nullptr));
     kv::Header header = make_header(loaded, storage);
     if (prefix) header.provenance = prefix->header.provenance;
-    header.provenance.push_back(
-        tool.provenance(fmt::format("prefill kv_dtype={} chunk={} precision={}", header.k_schemes.front().codec,
-                                    options.chunk_tokens, options.model.precision_name())));
+    const std::string dtype = engine::resident_name(header.k_schemes.front(), header.v_schemes.front());
+    header.provenance.push_back(tool.provenance(fmt::format("prefill kv_dtype={} chunk={} precision={}", dtype,
+                                                            options.chunk_tokens, options.model.precision_name())));
     if (options.transfer.dry_run) {
         for (const Job& job : jobs)
             header.sequences.push_back({job.prompt.id, job.prompt.tokens, -1, job.prompt.special_parsed, {}});
         std::uint64_t n_tokens = 0;
         for (const Job& job : jobs) n_tokens += job.prompt.tokens.size();
-        const std::string dtype = header.k_schemes.front().codec;
         tool.report()["dry_run"] = true;
         tool.report()["n_tokens"] = n_tokens;
         if (delivery.specs) {
@@ -316,12 +434,12 @@ Status run_prefill(Tool& tool, const PrefillOptions& options) {
         return {};
     }
 
-    HETERO_TRY(
-        auto session,
-        engine::Session::create(loaded.model, session_options(options.model, storage, options.chunk_tokens), capacity));
-    PrefillRun run(tool, options, std::move(jobs), prefix ? &*prefix : nullptr);
-    HETERO_CHECK(run.compute(*session, header));
-    HETERO_CHECK(run.write(*session, header, endpoints.outputs.front(), delivery));
+    engine::Options how = session_options(options.model, storage, options.chunk_tokens);
+    if (transport::is_link(endpoints.outputs.front())) how.block_tokens = engine::default_block_tokens;
+    HETERO_TRY(auto session, engine::Session::create(loaded.model, how, capacity));
+    PrefillRun run(tool, options, loaded, std::move(jobs), prefix ? &*prefix : nullptr);
+    HETERO_CHECK(run.compute_and_write(*session, header, endpoints.outputs.front(), delivery));
+    trace_transfers(endpoints);
     run.report(header, loaded);
     report_memory(tool, *session);
     return {};

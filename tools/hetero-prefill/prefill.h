@@ -20,6 +20,7 @@ struct PrefillOptions {
     std::string logits = "last";
     std::string logits_out;
     std::string truncate = "off";
+    std::string first_token = "decode";
     std::string score;
     std::uint64_t chunk_tokens = 512;
 

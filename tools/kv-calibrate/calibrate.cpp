@@ -115,6 +115,7 @@ private:
             ladder_.base_v = (ladder_.v.size() - 1) / 2;
         }
         for (const kv::PartId part : {kv::PartId::k, kv::PartId::v}) {
+            if (!options_.searching()) break;  // no layer is given any of them
             for (const quant::Spec& spec : ladder_.of(part)) {
                 HETERO_CHECK(quant::find_codec(spec.codec)->check(spec.params, loaded_.identity.head_dim(part)));
             }

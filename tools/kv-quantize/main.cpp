@@ -9,6 +9,7 @@
 #include "common/schemes.h"
 #include "common/sources.h"
 #include "common/tool.h"
+#include "common/transfers.h"
 #include "inspect.h"
 #include "kv/convert.h"
 
@@ -115,7 +116,9 @@ Status quantize(Tool& tool, const QuantizeOptions& options) {
         return fail(Errc::usage, "no output: give an endpoint with -o");
     HETERO_TRY(const Endpoints endpoints,
                prepare_endpoints(tool, {options.input}, {options.output}, options.transfer, {{options.plan}, {}}));
-    HETERO_TRY(auto opened, open_source(tool, endpoints.inputs.front(), options.transfer.transport(tool), "quantize"));
+    transport::TransportOptions transfer = options.transfer.transport(tool);
+    transfer.confirm_later = true;
+    HETERO_TRY(auto opened, open_source(tool, endpoints.inputs.front(), transfer, "quantize"));
     HETERO_TRY(const auto source, select_sequences(std::move(opened.source), options.sequences));
     const kv::Header& header = source->header();
     const kv::Identity& identity = header.identity;
@@ -125,7 +128,7 @@ Status quantize(Tool& tool, const QuantizeOptions& options) {
     const std::string description = describe(schemes);
     std::unique_ptr<kv::Sink> sink = discarding_sink();
     if (!options.transfer.dry_run) {
-        HETERO_TRY(sink, transport::open_sink(endpoints.outputs.front(), options.transfer.transport(tool)));
+        HETERO_TRY(sink, transport::open_sink(endpoints.outputs.front(), transfer));
     }
     auto converted = kv::convert_state(*source, *sink, schemes.k, schemes.v, options.requantize,
                                        tool.provenance("quantize " + description), static_cast<int>(options.threads));
@@ -133,7 +136,9 @@ Status quantize(Tool& tool, const QuantizeOptions& options) {
         sink->abort(converted.error());
         return tl::unexpected(converted.error());
     }
+    HETERO_CHECK(transport::confirm(endpoints.inputs.front()));
 
+    trace_transfers(endpoints);
     const double rate =
         converted->seconds > 0 ? static_cast<double>(converted->bytes_in) / converted->seconds / 1e9 : 0;
     const double ratio = static_cast<double>(converted->bytes_out) / static_cast<double>(converted->bytes_in);
@@ -192,9 +197,9 @@ int main(int argc, char** argv) {
     QuantizeOptions options;
     OptionTable& table = tool.options();
     table.heading("States");
-    table.positional("IN", &options.input, true, "the state: a file, - (stdin) or mpi:RANK");
-    table.text("-o,--output", "OUT", &options.output, "the result: a file, - (stdout) or mpi:RANK").completion =
-        Completion::file;
+    table.positional("IN", &options.input, true, "the state: a file, - (stdin), mpi:RANK or mpi-port:FILE");
+    table.text("-o,--output", "OUT", &options.output, "the result: a file, - (stdout), mpi:RANK or mpi-port:FILE")
+        .completion = Completion::file;
     add_sequence_option(table, options.sequences, "keep");
     table.heading("Representation");
     table.text("--k", "SPEC", &options.k, "how K is stored, say int8:channel:g32:asym").setting = true;
@@ -236,6 +241,7 @@ int main(int argc, char** argv) {
     add_dry_run_option(table, options.transfer, "convert and report, but write nothing");
     add_thread_option(table, &options.threads);
     add_transfer_options(table, options.transfer);
+    tool.add_trace_option();
     return tool.run(argc, argv, [&]() -> Status {
         if (options.inspect) return inspect(tool, options);
         if (table.on_command_line("codecs")) return fail(Errc::usage, "--codecs goes with --inspect");

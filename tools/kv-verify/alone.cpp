@@ -89,9 +89,13 @@ Status verify_alone(Tool& tool, kv::Source& source) {
         for (std::uint32_t i = 0; i < header.identity.n_layers; ++i) {
             HETERO_TRY(const kv::Layer layer, source.read_layer());
             for (const kv::PartId id : {kv::PartId::k, kv::PartId::v}) {
-                HETERO_TRY(const auto values, kv::decode_part(header, layer.part(id), header.stored_tokens(s, i), id,
-                                                              header.first_token(s, i)));
-                HETERO_CHECK(check_finite(source, s, i, id, values));
+                const auto values =
+                    kv::decode_part(header, layer.part(id), header.stored_tokens(s, i), id, header.first_token(s, i));
+                if (!values) {
+                    return fail_with(values.error(), fmt::format("{}: sequence {}, layer {}, {}", source.name(),
+                                                                 header.sequences[s].id, i, header.part_name(i, id)));
+                }
+                HETERO_CHECK(check_finite(source, s, i, id, *values));
                 if (sane) sane = check_scales(source, s, i, id, layer.part(id));
             }
         }

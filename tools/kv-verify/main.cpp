@@ -113,7 +113,8 @@ int main(int argc, char** argv) {
     VerifyOptions options;
     OptionTable& table = tool.options();
     table.heading("States");
-    table.positional("A", &options.a, true, "the state, or the reference: a file, - (stdin) or mpi:RANK");
+    table.positional("A", &options.a, true,
+                     "the state, or the reference: a file, - (stdin), mpi:RANK or mpi-port:FILE");
     table.positional("B", &options.b, false, "the state to compare with it");
     add_sequence_option(table, options.sequences, "check");
     add_bounds(table, options);

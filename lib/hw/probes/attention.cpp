@@ -189,7 +189,7 @@ const kernels::Ops& reference() {
 // compute, and a small part of what another key's value would change.
 std::optional<std::string> fault(const Format& format, std::size_t head_dim, ThreadPool& pool) {
     constexpr float bound = 1.0F / 32;
-    Cache cache(format, head_dim, 2, 300, 70, pool);
+    Cache cache(format, head_dim, 1, 80, 20, pool);  // two pages
     const auto differ = [&](auto run, auto run_reference) {
         cache.clear_out();
         run_reference();

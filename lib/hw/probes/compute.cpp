@@ -79,7 +79,7 @@ Json probe_compute(const Context& context) {
         return section;
     }
     section["backend"] = kernels::ops().name;
-    const std::uint64_t wanted_bytes = (context.options.quick ? 32ULL : 256ULL) << 20;
+    const std::uint64_t wanted_bytes = (context.options.quick ? 16ULL : 256ULL) << 20;
     const std::uint64_t least_bytes = Products::gemm_rows * Products::cols * sizeof(float);
     const std::uint64_t bytes = std::min(wanted_bytes, context.limits.memory_available_bytes / 8);
     if (bytes < least_bytes) {

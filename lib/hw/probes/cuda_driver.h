@@ -20,5 +20,17 @@ using DeviceGet = int(int* device, int ordinal);
 using DeviceGetName = int(char* name, int size, int device);
 using DeviceTotalMem = int(std::size_t* bytes, int device);
 using DeviceGetAttribute = int(int* value, int attribute, int device);
+using DeviceGetPciBusId = int(char* id, int size, int device);
+
+using Pointer = unsigned long long;  // CUdeviceptr
+using DeviceContext = void*;         // CUcontext
+using DevicePrimaryCtxRetain = int(DeviceContext* context, int device);
+using CtxSetCurrent = int(DeviceContext context);
+using CtxSynchronize = int();
+using MemAlloc = int(Pointer* memory, std::size_t bytes);
+using MemHostAlloc = int(void** memory, std::size_t bytes, unsigned flags);
+using MemcpyHtoD = int(Pointer to, const void* from, std::size_t bytes);
+using MemcpyDtoH = int(void* to, Pointer from, std::size_t bytes);
+using MemcpyDtoD = int(Pointer to, Pointer from, std::size_t bytes);
 
 }  // namespace hetero::hw::cuda

@@ -1,4 +1,5 @@
-// Sequential write and read rate of a directory's disk, past the page cache where the file system allows it.
+// Sequential write and read rate of a directory's disk, and of /dev/shm, past the page cache where the file system
+// allows it.
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <sys/statfs.h>
@@ -23,7 +24,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t block_bytes = 4U << 20;
-constexpr std::uint64_t max_file_bytes = 256ULL << 20;
+constexpr std::uint64_t max_file_bytes = 256ULL << 20, max_quick_file_bytes = 16ULL << 20;
 
 struct FileSystem {
     long magic;
@@ -108,11 +109,8 @@ void put_unknown_rates(Json& section, const std::string& reason) {
         put_unknown(section, field, reason);
 }
 
-}  // namespace
-
-Json probe_disk(const Context& context) {
+Json storage(const Context& context, const std::string& folder) {
     Json section;
-    const std::string& folder = context.options.disk_path;
     section["path"] = folder;
     struct statfs fs {};
     if (context.recorded() || ::statfs(folder.c_str(), &fs) != 0) {
@@ -135,7 +133,8 @@ Json probe_disk(const Context& context) {
         return section;
     }
 
-    const std::uint64_t limit_bytes = std::min(max_file_bytes, free_bytes / 4);
+    const std::uint64_t limit_bytes =
+        std::min(context.options.quick ? max_quick_file_bytes : max_file_bytes, free_bytes / 4);
     const std::unique_ptr<std::byte, decltype(&std::free)> block(
         static_cast<std::byte*>(std::aligned_alloc(4096, block_bytes)), &std::free);
     if (!block || limit_bytes < block_bytes) {
@@ -168,5 +167,10 @@ Json probe_disk(const Context& context) {
     section["read_gb_per_s"] = rounded(static_cast<double>(rates.bytes) / rates.read_s / 1e9);
     return section;
 }
+
+}  // namespace
+
+Json probe_disk(const Context& context) { return storage(context, context.options.disk_path); }
+Json probe_shm(const Context& context) { return storage(context, "/dev/shm"); }
 
 }  // namespace hetero::hw

@@ -1,7 +1,28 @@
 // Energy counters of the CPU: RAPL, by the kernel's powercap interface (Documentation/power/powercap/powercap.rst).
+#include <chrono>
+#include <thread>
+
+#include "base/clock.h"
 #include "hw/probes/probes.h"
 
 namespace hetero::hw {
+namespace {
+
+std::optional<double> joules(const std::optional<std::int64_t>& microjoules) {
+    return microjoules && *microjoules > 0 ? std::optional(static_cast<double>(*microjoules) * 1e-6) : std::nullopt;
+}
+
+// While this program does nothing. Nothing where the counter stands still, or begins anew meanwhile.
+std::optional<double> power_w(const std::string& folder, std::int64_t before_uj) {
+    const auto start = std::chrono::steady_clock::now();
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    const auto after_uj = read_integer(folder + "/energy_uj");
+    const double seconds = seconds_since(start);
+    if (!after_uj || *after_uj <= before_uj) return std::nullopt;
+    return rounded(static_cast<double>(*after_uj - before_uj) * 1e-6 / seconds);
+}
+
+}  // namespace
 
 Json probe_energy(const Context& context) {
     Json section;
@@ -14,7 +35,16 @@ Json probe_energy(const Context& context) {
         Json entry;
         entry["domain"] = name;
         entry["label"] = *label;  // "package-0", "dram"
-        entry["readable"] = read_integer(folder + "/energy_uj").has_value();
+        const auto energy_uj = read_integer(folder + "/energy_uj");
+        entry["readable"] = energy_uj.has_value();
+        const char* unreadable = "its counter cannot be read by this user";
+        put(entry, "energy_j", joules(energy_uj), unreadable);
+        put(entry, "energy_range_j", joules(read_integer(folder + "/max_energy_range_uj")), unreadable);
+        if (context.recorded() || !context.options.measure) {
+            put_unknown(entry, "power_w", context.recorded() ? not_recorded : not_measured);
+        } else {
+            put(entry, "power_w", energy_uj ? power_w(folder, *energy_uj) : std::nullopt, unreadable);
+        }
         domains.push_back(entry);
     }
     put(section, "rapl_domains", domains.empty() ? std::nullopt : std::optional(domains),

@@ -1,4 +1,6 @@
 // RDMA devices, network interfaces, and the libraries that drive them.
+#include <cstdlib>
+
 #include "hw/isolated.h"
 #include "hw/probes/probes.h"
 
@@ -20,6 +22,8 @@ Json rdma_ports(const Context& context) {
             put(entry, "state", read_text(folder + "/state"), "its state cannot be read");  // "4: ACTIVE"
             put(entry, "rate", read_text(folder + "/rate"), "its rate cannot be read");     // "200 Gb/sec (4X HDR)"
             put(entry, "link_layer", read_text(folder + "/link_layer"), "its link layer cannot be read");
+            const auto node = read_integer(base + "/" + device + "/device/numa_node");  // -1 where there is one only
+            put(entry, "numa_node", node && *node >= 0 ? node : std::nullopt, "the system does not report it");
             list.push_back(entry);
         }
     }
@@ -55,7 +59,15 @@ std::string ucx_version() {
     return version == nullptr ? "" : version();
 }
 
-std::string verbs_loads() { return Library({"libibverbs.so.1"}).loaded() ? "yes" : "no"; }
+// Devices that a program gets from libibverbs, which may be fewer than the kernel has: the number, "" without the
+// library.
+std::string verbs_devices() {
+    const Library lib({"libibverbs.so.1"});
+    auto* get_list = lib.symbol<void**(int*)>("ibv_get_device_list");
+    if (get_list == nullptr) return "";
+    int count = 0;
+    return get_list(&count) == nullptr ? "0" : std::to_string(count);
+}
 
 void put_library(Json& section, const std::string& field, const char* soname, std::string (*version)()) {
     const auto answer = run_isolated(version, library_timeout_s);
@@ -77,15 +89,17 @@ Json probe_fabric(const Context& context) {
     put(section, "interfaces", net.empty() ? std::nullopt : std::optional(net),
         "no network interfaces under /sys/class/net");
     if (context.recorded()) {
-        for (const char* field : {"libfabric_version", "ucx_version", "ibverbs_installed"})
+        for (const char* field : {"libfabric_version", "ucx_version", "ibverbs_installed", "ibverbs_devices"})
             put_unknown(section, field, not_recorded);
         return section;
     }
     put_library(section, "libfabric_version", "libfabric.so.1", libfabric_version);
     put_library(section, "ucx_version", "libucp.so.0", ucx_version);
-    const auto verbs = run_isolated(verbs_loads, library_timeout_s);
-    put(section, "ibverbs_installed", verbs ? std::optional(*verbs == "yes") : std::nullopt,
-        verbs ? "" : "libibverbs.so.1 " + verbs.error().message);
+    const auto verbs = run_isolated(verbs_devices, library_timeout_s);
+    const std::string failure = verbs ? "" : "libibverbs.so.1 " + verbs.error().message;
+    put(section, "ibverbs_installed", verbs ? std::optional(!verbs->empty()) : std::nullopt, failure);
+    put(section, "ibverbs_devices", verbs && !verbs->empty() ? std::optional(std::atoi(verbs->c_str())) : std::nullopt,
+        verbs ? "libibverbs.so.1 is not installed" : failure);
     return section;
 }
 

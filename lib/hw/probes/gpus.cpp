@@ -1,8 +1,12 @@
 // NVIDIA GPUs, as NVML sees them (all of the machine) and as CUDA does (those this process may use). Both libraries
 // come with the driver and are looked for at run time; the declarations below are of their stable C interfaces
 // (https://docs.nvidia.com/deploy/nvml-api, https://docs.nvidia.com/cuda/cuda-driver-api).
+#include <algorithm>
+#include <cstring>
+
 #include "hw/isolated.h"
 #include "hw/probes/cuda_driver.h"
+#include "hw/probes/gpu_copies.h"
 #include "hw/probes/probes.h"
 
 namespace hetero::hw {
@@ -28,6 +32,12 @@ struct Memory {
     unsigned long long total, free, used;
 };
 
+struct PciInfo {
+    char bus_id_legacy[16];  // "0000:17:00.0", as CUDA has it
+    unsigned domain, bus, device, device_id, subsystem_id;
+    char bus_id[32];
+};
+
 struct Api {
     explicit Api(const Library& lib)
         : init(lib.symbol<int()>("nvmlInit_v2")),
@@ -43,6 +53,13 @@ struct Api {
           pcie_generation(lib.symbol<int(Device, unsigned*)>("nvmlDeviceGetMaxPcieLinkGeneration")),
           pcie_width(lib.symbol<int(Device, unsigned*)>("nvmlDeviceGetMaxPcieLinkWidth")),
           power_limit(lib.symbol<int(Device, unsigned*)>("nvmlDeviceGetEnforcedPowerLimit")),
+          pci_info(lib.symbol<int(Device, PciInfo*)>("nvmlDeviceGetPciInfo_v3")),
+          ecc_mode(lib.symbol<int(Device, unsigned*, unsigned*)>("nvmlDeviceGetEccMode")),
+          pcie_generation_now(lib.symbol<int(Device, unsigned*)>("nvmlDeviceGetCurrPcieLinkGeneration")),
+          pcie_width_now(lib.symbol<int(Device, unsigned*)>("nvmlDeviceGetCurrPcieLinkWidth")),
+          nvlink_state(lib.symbol<int(Device, unsigned, unsigned*)>("nvmlDeviceGetNvLinkState")),
+          nvlink_version(lib.symbol<int(Device, unsigned, unsigned*)>("nvmlDeviceGetNvLinkVersion")),
+          power_usage(lib.symbol<int(Device, unsigned*)>("nvmlDeviceGetPowerUsage")),
           energy(lib.symbol<int(Device, unsigned long long*)>("nvmlDeviceGetTotalEnergyConsumption")) {}
     [[nodiscard]] std::string reason(const char* call, int code) const {
         return failed(call, error_string != nullptr ? error_string(code) : nullptr, code);
@@ -61,6 +78,13 @@ struct Api {
     int (*pcie_generation)(Device, unsigned*);
     int (*pcie_width)(Device, unsigned*);
     int (*power_limit)(Device, unsigned*);
+    int (*pci_info)(Device, PciInfo*);
+    int (*ecc_mode)(Device, unsigned*, unsigned*);
+    int (*pcie_generation_now)(Device, unsigned*);
+    int (*pcie_width_now)(Device, unsigned*);
+    int (*nvlink_state)(Device, unsigned, unsigned*);
+    int (*nvlink_version)(Device, unsigned, unsigned*);
+    int (*power_usage)(Device, unsigned*);
     int (*energy)(Device, unsigned long long*);
 };
 
@@ -68,6 +92,22 @@ struct Api {
 template <class Function, class... Args>
 bool ok(Function* function, Args... args) {
     return function != nullptr && function(args...) == 0;
+}
+
+void put_nvlinks(const Api& api, Device device, Json& out) {
+    constexpr unsigned max_links = 18;  // NVML_NVLINK_MAX_LINKS
+    unsigned active_links = 0, version = 0, known = 0;
+    for (unsigned link = 0; link < max_links; ++link) {
+        unsigned active = 0, of_link = 0;
+        if (!ok(api.nvlink_state, device, link, &active)) continue;
+        ++known;
+        if (active == 0) continue;
+        ++active_links;
+        if (ok(api.nvlink_version, device, link, &of_link)) version = std::max(version, of_link);
+    }
+    put(out, "nvlinks_active", known > 0 ? std::optional(active_links) : std::nullopt, "the device has no NVLink");
+    put(out, "nvlink_version", version > 0 ? std::optional(version) : std::nullopt,
+        active_links > 0 ? "NVML does not report it" : "no NVLink is active");
 }
 
 Json describe(const Api& api, Device device) {
@@ -84,7 +124,14 @@ Json describe(const Api& api, Device device) {
     put(out, "compute_capability",
         ok(api.capability, device, &major, &minor) ? std::optional(fmt::format("{}.{}", major, minor)) : std::nullopt,
         reason);
+    PciInfo pci{};
+    put(out, "pci_bus_id",
+        ok(api.pci_info, device, &pci) ? std::optional(std::string(pci.bus_id_legacy, ::strnlen(pci.bus_id_legacy, 16)))
+                                       : std::nullopt,
+        reason);
     unsigned current = 0, pending = 0;
+    put(out, "ecc_enabled", ok(api.ecc_mode, device, &current, &pending) ? std::optional(current != 0) : std::nullopt,
+        "the device has no ECC");
     put(out, "mig_enabled", ok(api.mig_mode, device, &current, &pending) ? std::optional(current != 0) : std::nullopt,
         "the device has no MIG");
     unsigned value = 0;
@@ -92,12 +139,20 @@ Json describe(const Api& api, Device device) {
     put(out, "pcie_lanes", ok(api.pcie_width, device, &value) ? std::optional(value) : std::nullopt, reason);
     put(out, "power_limit_w", ok(api.power_limit, device, &value) ? std::optional(value / 1000.0) : std::nullopt,
         reason);
+    put(out, "pcie_generation_now", ok(api.pcie_generation_now, device, &value) ? std::optional(value) : std::nullopt,
+        reason);
+    put(out, "pcie_lanes_now", ok(api.pcie_width_now, device, &value) ? std::optional(value) : std::nullopt, reason);
+    put_nvlinks(api, device, out);
+    put(out, "power_w", ok(api.power_usage, device, &value) && value > 0 ? std::optional(value / 1000.0) : std::nullopt,
+        reason);
     unsigned long long millijoules = 0;
     out["energy_counter"] = ok(api.energy, device, &millijoules);
+    put(out, "energy_j", millijoules > 0 ? std::optional(static_cast<double>(millijoules) / 1000) : std::nullopt,
+        reason);
     return out;
 }
 
-Json probe() {
+Json probe(const Context&) {
     const Library lib({"libnvidia-ml.so.1"});
     if (!lib.loaded()) return unknown_side("no NVIDIA driver: " + lib.error());
     const Api api(lib);
@@ -132,7 +187,16 @@ namespace cuda_driver {
 
 using namespace hetero::hw::cuda;
 
-Json probe() {
+// What runs on a GPU: this build has no kernels for one.
+Json no_kernels(const char* key, std::initializer_list<const char*> types) {
+    Json rates = Json::array();
+    for (const char* type : types)
+        rates.push_back(
+            Json{{key, type}, {"executable", false}, {"unsupported", "this build has no kernels for CUDA"}});
+    return Json{{"rates", rates}};
+}
+
+Json probe(const Context& context) {
     const Library lib({"libcuda.so.1"});
     if (!lib.loaded()) return unknown_side("no NVIDIA driver: " + lib.error());
     auto* init = lib.symbol<Init>("cuInit");
@@ -189,6 +253,17 @@ Json probe() {
             "CUDA does not report it");
         put(out, "multiprocessors", get(multiprocessor_count), "CUDA does not report it");
         put(out, "l2_cache_bytes", get(l2_cache_bytes), "CUDA does not report it");
+        char id[32] = "";
+        auto* pci_bus_id = lib.symbol<DeviceGetPciBusId>("cuDeviceGetPCIBusId");
+        put(out, "pci_bus_id",
+            pci_bus_id != nullptr && pci_bus_id(id, sizeof id, device) == 0 ? std::optional(std::string(id))
+                                                                            : std::nullopt,
+            "CUDA does not report it");
+        put_copies(lib, device, context.options.measure && !context.options.quick, context.options.seconds_each / 8,
+                   out);
+        out["compute"] = no_kernels("dtype", {"f32", "f16", "bf16", "fp8_e4m3fn", "int8", "int4"});
+        out["attention"] = no_kernels("kv_dtype", {"f16", "int8", "int4"});
+        out["kv_codecs"] = no_kernels("codec", {"int8", "int4"});
         side["devices"].push_back(out);
     }
     return side;
@@ -196,8 +271,8 @@ Json probe() {
 
 }  // namespace cuda_driver
 
-Json isolated_side(Json (*probe)()) {
-    const auto text = run_isolated([probe] { return probe().dump(-1, ' ', false, Json::error_handler_t::replace); },
+Json isolated_side(Json (*probe)(const Context&), const Context& context) {
+    const auto text = run_isolated([&] { return probe(context).dump(-1, ' ', false, Json::error_handler_t::replace); },
                                    driver_timeout_s);
     if (!text) return unknown_side("the driver's library " + text.error().message);
     const Json side = Json::parse(*text, nullptr, false);
@@ -208,8 +283,8 @@ Json isolated_side(Json (*probe)()) {
 
 Json probe_gpus(const Context& context) {
     Json section;
-    section["nvml"] = context.recorded() ? unknown_side(not_recorded) : isolated_side(nvml::probe);
-    section["cuda"] = context.recorded() ? unknown_side(not_recorded) : isolated_side(cuda_driver::probe);
+    section["nvml"] = context.recorded() ? unknown_side(not_recorded) : isolated_side(nvml::probe, context);
+    section["cuda"] = context.recorded() ? unknown_side(not_recorded) : isolated_side(cuda_driver::probe, context);
     return section;
 }
 

@@ -1,11 +1,14 @@
 // Name, operating system and clock.
+#include <sys/timex.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <ctime>
 
+#include "base/errno_text.h"
 #include "hw/probes/probes.h"
 
 namespace hetero::hw {
@@ -48,6 +51,17 @@ Json probe_clock(const Context& context) {
         put_unknown(section, "clock_resolution_ns", context.recorded() ? not_recorded : "clock_getres failed");
     } else {
         section["clock_resolution_ns"] = resolution.tv_sec * 1'000'000'000LL + resolution.tv_nsec;
+    }
+    // Of the realtime clock, as the kernel's discipline has it (adjtimex(2)): whether something keeps it in time.
+    timex state{};
+    const int synchronized = context.recorded() ? -1 : ::adjtimex(&state);
+    if (synchronized < 0) {
+        const std::string reason = context.recorded() ? not_recorded : errno_text(errno);
+        put_unknown(section, "synchronized", reason);
+        put_unknown(section, "max_error_us", reason);
+    } else {
+        section["synchronized"] = synchronized != TIME_ERROR && (state.status & STA_UNSYNC) == 0;
+        section["max_error_us"] = state.maxerror;
     }
     if (context.recorded() || !context.options.measure) {
         put_unknown(section, "clock_read_ns", context.recorded() ? not_recorded : not_measured);

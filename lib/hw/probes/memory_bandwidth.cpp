@@ -1,30 +1,55 @@
 // Sustained memory bandwidth: read, and the triad of STREAM (J. D. McCalpin,
 // https://www.cs.virginia.edu/stream/ref.html).
-#include <algorithm>
-#include <cstdlib>
-#include <memory>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <new>
+
+#include "base/errno_text.h"
 #include "hw/probes/probes.h"
+#include "hw/probes/timing.h"
 #include "hw/team.h"
 
 namespace hetero::hw {
 namespace {
 
-struct Free {
-    void operator()(void* memory) const { std::free(memory); }
-};
-using Floats = std::unique_ptr<float[], Free>;
+// Pages are left untouched: the thread that works on them touches them first, or a policy says where they lie.
+class Floats {
+public:
+    explicit Floats(std::size_t n)
+        : bytes_(n * sizeof(float)),
+          memory_(::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
+        if (memory_ == MAP_FAILED) throw std::bad_alloc();
+    }
+    ~Floats() { ::munmap(memory_, bytes_); }
+    Floats(const Floats&) = delete;
+    Floats& operator=(const Floats&) = delete;
+    [[nodiscard]] float* get() const { return static_cast<float*>(memory_); }
 
-// Pages are left untouched: the thread that works on them touches them first.
-Floats allocate(std::size_t n) {
-    constexpr std::size_t page_bytes = 4096;
-    return Floats(static_cast<float*>(
-        std::aligned_alloc(page_bytes, (n * sizeof(float) + page_bytes - 1) / page_bytes * page_bytes)));
-}
+    // Pages that are touched from now on come from this NUMA node alone. False: the system does not allow it.
+    [[nodiscard]] bool bind(unsigned node) const {
+        constexpr int mpol_bind = 2;  // of linux/mempolicy.h
+        constexpr unsigned bits = 8 * sizeof(unsigned long);
+        std::array<unsigned long, 16> mask{};
+        if (node >= bits * mask.size()) return false;
+        mask[node / bits] = 1UL << node % bits;
+        return ::syscall(SYS_mbind, memory_, bytes_, mpol_bind, mask.data(), bits * mask.size(), 0U) == 0;
+    }
+
+private:
+    std::size_t bytes_;
+    void* memory_;
+};
 
 struct Arrays {
+    explicit Arrays(std::size_t elements) : a(elements), b(elements), c(elements), n(elements) {}
     Floats a, b, c;
-    std::size_t n = 0;  // elements in each
+    std::size_t n;  // elements in each
 
     // Elements [begin, end) of a worker.
     [[nodiscard]] std::pair<std::size_t, std::size_t> part(int worker, int threads) const {
@@ -60,28 +85,104 @@ std::uint32_t read_all(const float* values, std::size_t n) {
     return sum;
 }
 
-Json measure(const Arrays& arrays, int threads, double budget_s) {
+Json measure(const Arrays& arrays, int threads, double budget_s, const std::vector<int>& cpus = {}) {
     auto setup = [&](int worker) {
         const auto [begin, end] = arrays.part(worker, threads);
         fill(arrays, begin, end);
     };
-    const double triad_s = best_round_seconds(threads, budget_s, setup, [&](int worker) {
-        const auto [begin, end] = arrays.part(worker, threads);
-        triad(arrays, begin, end);
-    });
-    const double read_s = best_round_seconds(threads, budget_s, setup, [&](int worker) {
-        const auto [begin, end] = arrays.part(worker, threads);
-        for (const Floats* array : {&arrays.a, &arrays.b, &arrays.c}) {
-            volatile std::uint32_t sink = read_all(array->get() + begin, end - begin);
-            static_cast<void>(sink);
-        }
-    });
+    const double triad_s = best_round_seconds(
+        threads, budget_s, setup,
+        [&](int worker) {
+            const auto [begin, end] = arrays.part(worker, threads);
+            triad(arrays, begin, end);
+        },
+        cpus);
+    const double read_s = best_round_seconds(
+        threads, budget_s, setup,
+        [&](int worker) {
+            const auto [begin, end] = arrays.part(worker, threads);
+            for (const Floats* array : {&arrays.a, &arrays.b, &arrays.c}) {
+                volatile std::uint32_t sink = read_all(array->get() + begin, end - begin);
+                static_cast<void>(sink);
+            }
+        },
+        cpus);
     const double bytes = 3.0 * sizeof(float) * static_cast<double>(arrays.n);
     Json entry;
     entry["threads"] = threads;
     entry["read_gb_per_s"] = rounded(bytes / read_s / 1e9);
     entry["triad_gb_per_s"] = rounded(bytes / triad_s / 1e9);
     return entry;
+}
+
+// 1, 2, 4 ... and all.
+std::vector<int> thread_counts(int all, bool quick) {
+    std::vector<int> counts;
+    for (int n = 1; n < all; n *= 2) {
+        if (!quick || n == 1) counts.push_back(n);
+    }
+    counts.push_back(all);
+    return counts;
+}
+
+// "0-3,8" as numbers. The kernel's lists of CPUs.
+std::vector<int> numbers(std::string_view list) {
+    std::vector<int> out;
+    while (!list.empty()) {
+        const std::string_view part = list.substr(0, list.find(','));
+        list.remove_prefix(std::min(part.size() + 1, list.size()));
+        int first = 0, last = 0;
+        const auto [stop, ec] = std::from_chars(part.data(), part.data() + part.size(), first);
+        if (ec != std::errc()) return out;
+        last = first;
+        if (stop != part.data() + part.size() &&
+            std::from_chars(stop + 1, part.data() + part.size(), last).ec != std::errc())
+            return out;
+        for (int n = first; n <= last && out.size() < 65536; ++n) out.push_back(n);
+    }
+    return out;
+}
+
+struct Node {
+    int id = 0;
+    std::vector<int> cpus;  // that this process may use
+};
+std::vector<Node> numa_nodes(const Context& context) {
+    const std::vector<int> allowed = allowed_cpus();
+    std::vector<Node> nodes;
+    const std::string base = context.path("/sys/devices/system/node");
+    for (const int id : numbers(read_text(base + "/online").value_or(""))) {
+        Node node{id, {}};
+        for (const int cpu : numbers(read_text(fmt::format("{}/node{}/cpulist", base, id)).value_or("")))
+            if (std::binary_search(allowed.begin(), allowed.end(), cpu)) node.cpus.push_back(cpu);
+        nodes.push_back(std::move(node));
+    }
+    return nodes;
+}
+
+// Every node's CPUs with every node's memory.
+void put_node_rates(const Context& context, Json& section, std::size_t n) {
+    const std::vector<Node> nodes = numa_nodes(context);
+    if (nodes.size() < 2) return put_unknown(section, "node_rates", "the system reports one NUMA node");
+    if (context.options.quick) return put_unknown(section, "node_rates", "not measured: quick");
+    Json rates = Json::array();
+    for (const Node& cpu : nodes) {
+        if (cpu.cpus.empty()) continue;
+        for (const Node& memory : nodes) {
+            const Arrays arrays(n);
+            for (const Floats* array : {&arrays.a, &arrays.b, &arrays.c}) {
+                if (!array->bind(static_cast<unsigned>(memory.id)))
+                    return put_unknown(section, "node_rates", "mbind: " + errno_text(errno));
+            }
+            const int threads = std::min(context.threads, static_cast<int>(cpu.cpus.size()));
+            Json entry = measure(arrays, threads, context.options.seconds_each / 4, cpu.cpus);
+            entry["cpu_node"] = cpu.id;
+            entry["memory_node"] = memory.id;
+            rates.push_back(entry);
+        }
+    }
+    put(section, "node_rates", rates.empty() ? std::nullopt : std::optional(rates),
+        "this process may use no CPU of any node");
 }
 
 }  // namespace
@@ -96,27 +197,29 @@ Json probe_memory_bandwidth(const Context& context) {
         const char* reason = context.recorded() ? not_recorded : not_measured;
         put_unknown(section, "array_bytes", reason);
         put_unknown(section, "rates", reason);
+        put_unknown(section, "node_rates", reason);
         return section;
     }
     // Three arrays far larger than most caches, in an eighth of what is available.
-    constexpr std::uint64_t wanted_bytes = 256ULL << 20;
+    const std::uint64_t wanted_bytes = (context.options.quick ? 32ULL : 256ULL) << 20;
     const std::uint64_t array_bytes = std::min(wanted_bytes, context.limits.memory_available_bytes / 24);
-    Arrays arrays;
-    arrays.n = array_bytes / sizeof(float);
-    arrays.a = allocate(arrays.n);
-    arrays.b = allocate(arrays.n);
-    arrays.c = allocate(arrays.n);
-    if (array_bytes < (1U << 20) || !arrays.a || !arrays.b || !arrays.c) {
-        put_unknown(section, "array_bytes", "too little memory is available");
-        put_unknown(section, "rates", "too little memory is available");
+    if (array_bytes < (1U << 20)) {
+        for (const char* field : {"array_bytes", "rates", "node_rates"})
+            put_unknown(section, field, "too little memory is available");
         return section;
     }
+    const std::size_t n = array_bytes / sizeof(float);
     section["array_bytes"] = array_bytes;
-    Json rates = Json::array();
-    const double budget_s = context.options.seconds_each / 2;
-    rates.push_back(measure(arrays, 1, budget_s));
-    if (context.threads > 1) rates.push_back(measure(arrays, context.threads, budget_s));
-    section["rates"] = rates;
+    {
+        const Arrays arrays(n);
+        section["rates"] = measured_twice(context, [&] {
+            std::vector<Json> rates;
+            for (const int threads : thread_counts(context.threads, context.options.quick))
+                rates.push_back(measure(arrays, threads, context.options.seconds_each / 4));
+            return rates;
+        });
+    }
+    put_node_rates(context, section, n);
     return section;
 }
 

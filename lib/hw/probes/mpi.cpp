@@ -2,7 +2,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
+#include <set>
 
 #include "hw/isolated.h"
 #include "hw/probes/probes.h"
@@ -37,6 +39,27 @@ std::string library_version() {
     return lib.name() + "\n" + version.substr(0, version.find('\n'));
 }
 
+// Components of Open MPI that carry messages, as its own ompi_info lists them: "mca:btl:tcp:version:...". One a line.
+std::string transports() {
+    std::FILE* list = ::popen("ompi_info --parsable 2>/dev/null", "r");
+    if (list == nullptr) return "";
+    std::set<std::string> names;
+    char line[4096];
+    while (std::fgets(line, sizeof line, list) != nullptr) {
+        for (const std::string_view framework : {"pml", "btl", "mtl"}) {
+            const std::string head = fmt::format("mca:{}:", framework);
+            const std::string_view text(line);
+            if (!text.starts_with(head)) continue;
+            const std::string_view name = text.substr(head.size(), text.find(':', head.size()) - head.size());
+            if (name != "base" && name != "monitoring") names.insert(fmt::format("{}/{}", framework, name));
+        }
+    }
+    ::pclose(list);
+    std::string out;
+    for (const std::string& name : names) out += name + "\n";
+    return out;
+}
+
 std::optional<std::int64_t> environment_integer(std::initializer_list<const char*> names) {
     for (const char* name : names) {
         const char* text = std::getenv(name);
@@ -53,7 +76,7 @@ std::optional<std::int64_t> environment_integer(std::initializer_list<const char
 Json probe_mpi(const Context& context) {
     Json section;
     if (context.recorded()) {
-        for (const char* field : {"launcher", "library", "library_version", "ranks", "rank"})
+        for (const char* field : {"launcher", "library", "library_version", "transports", "ranks", "rank"})
             put_unknown(section, field, not_recorded);
         return section;
     }
@@ -70,6 +93,10 @@ Json probe_mpi(const Context& context) {
         section["library"] = answer->substr(0, line);
         section["library_version"] = answer->substr(line + 1);
     }
+    const auto listed = run_isolated(transports, library_timeout_s);
+    const Json names = listed ? Json(split_words(*listed)) : Json::array();
+    put(section, "transports", names.empty() ? std::nullopt : std::optional(names),
+        listed ? "ompi_info lists none: not Open MPI, or not in PATH" : "ompi_info " + listed.error().message);
     const char* reason = "not started by mpirun or srun";
     put(section, "ranks", environment_integer({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"}), reason);
     put(section, "rank", environment_integer({"OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"}), reason);

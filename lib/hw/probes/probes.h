@@ -14,6 +14,8 @@ Json probe_compute(const Context& context);
 Json probe_attention(const Context& context);
 Json probe_kv_codecs(const Context& context);
 Json probe_disk(const Context& context);
+Json probe_shm(const Context& context);
+Json probe_limits(const Context& context);
 Json probe_gpus(const Context& context);
 Json probe_mpi(const Context& context);
 Json probe_fabric(const Context& context);

@@ -9,6 +9,7 @@ namespace {
 
 using kernels::DType;
 
+constexpr std::size_t distinct_tokens = 8;
 constexpr std::size_t distinct_rows = kernels::packed_rows;  // one group of packed weights
 
 std::size_t round_up(std::size_t n, std::size_t granule) { return (n + granule - 1) / granule * granule; }
@@ -63,7 +64,9 @@ Products::Products(DType type, Path path, std::span<std::byte> memory, ThreadPoo
     y_.resize(std::max(max_tokens * gemm_rows, max_batch * rows_));
     std::mt19937 random(2);
     std::uniform_real_distribution<float> uniform(-1, 1);
-    for (float& value : x_) value = uniform(random);
+    const auto distinct = x_.begin() + distinct_tokens * cols;
+    std::generate(x_.begin(), distinct, [&] { return uniform(random); });
+    for (auto at = distinct; at != x_.end(); at += distinct_tokens * cols) std::copy(x_.begin(), distinct, at);
     round_inputs();
 }
 
@@ -124,13 +127,13 @@ void Products::gemm(std::size_t tokens) {
     });
 }
 
-void Products::batch(std::size_t tokens) {
-    const std::size_t step = rows_per_task(rows_, false);
+void Products::batch_of(std::size_t rows, std::size_t tokens) {
+    const std::size_t step = rows_per_task(rows, false);
     const kernels::Ops& ops = kernels::ops();
     std::byte* quantized = quantized_.data() + kernels::activation_bytes(max_tokens, cols);
     if (path_ == Path::fast) ops.quantize_activations(x_.data(), cols, tokens, cols, quantized, nullptr);
-    pool_.parallel_for((rows_ + step - 1) / step, [&](std::size_t task, int) {
-        const std::size_t begin = task * step, end = std::min(begin + step, rows_);
+    pool_.parallel_for((rows + step - 1) / step, [&](std::size_t task, int) {
+        const std::size_t begin = task * step, end = std::min(begin + step, rows);
         if (path_ == Path::fast) {
             ops.packed_gemm(packing_, weights_, begin, end, cols, quantized, tokens, false, y_.data(), rows_);
         } else if (tokens == 1) {
@@ -182,12 +185,13 @@ std::optional<std::string> Products::fault() {
             looked_at += distinct_rows;
         }
     };
+    constexpr std::size_t rows = 10 * distinct_rows, few_tokens = 2 * kernels::tile_tokens;
     for (const std::size_t tokens : {std::size_t{1}, max_batch}) {
-        batch(tokens);
+        batch_of(rows, tokens);
         look(rows_, tokens, false);
     }
-    gemm(max_tokens);
-    look(gemm_rows, max_tokens, tiles_ != nullptr);
+    gemm(few_tokens);
+    look(gemm_rows, few_tokens, tiles_ != nullptr);
     if (wrong == 0) return std::nullopt;
     return fmt::format("{} of {} results of a test differ from sums in double precision", wrong, looked_at);
 }

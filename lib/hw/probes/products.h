@@ -25,8 +25,9 @@ public:
     // Fills `memory`, aligned to 64 bytes, with as many rows as fit, at least gemm_rows.
     Products(kernels::DType type, Path path, std::span<std::byte> memory, ThreadPool& pool);
 
-    void gemm(std::size_t tokens);   // of gemm_rows: prefill. tokens <= max_tokens
-    void batch(std::size_t tokens);  // of all rows: a step of decode for so many sequences, at most max_batch
+    void gemm(std::size_t tokens);  // of gemm_rows: prefill. tokens <= max_tokens
+    // Of all rows: a step of decode for so many sequences, at most max_batch.
+    void batch(std::size_t tokens) { batch_of(rows_, tokens); }
     static constexpr std::size_t max_batch = 32;
 
     // Why the results are wrong; nothing where both agree with sums in double precision, within the error of the
@@ -40,6 +41,7 @@ public:
 private:
     void fill(std::span<std::byte> memory);
     void round_inputs();
+    void batch_of(std::size_t rows, std::size_t tokens);
     [[nodiscard]] std::size_t rows_per_task(std::size_t rows, bool tiled) const;
     [[nodiscard]] std::size_t wrong_rows(const float* y, std::size_t y_stride, std::size_t token, bool tiled) const;
 

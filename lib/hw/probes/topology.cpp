@@ -86,6 +86,18 @@ Json numa_nodes(hwloc_topology_t topology) {
     return list;
 }
 
+// hwloc's own document of the whole topology, for tools that read it (lstopo -i).
+std::optional<std::string> xml(hwloc_topology_t topology) {
+    constexpr int max_bytes = 512 << 10;
+    char* text = nullptr;
+    int bytes = 0;  // with the terminating 0
+    if (hwloc_topology_export_xmlbuffer(topology, &text, &bytes, 0) != 0) return std::nullopt;
+    const std::optional<std::string> out =
+        bytes > 1 && bytes <= max_bytes ? std::optional<std::string>(std::in_place, text) : std::nullopt;
+    hwloc_free_xmlbuffer(topology, text);
+    return out;
+}
+
 }  // namespace
 
 Json probe_topology(const Context& context) {
@@ -93,7 +105,7 @@ Json probe_topology(const Context& context) {
     const Topology topology = context.recorded() ? nullptr : load_topology();
     if (!topology) {
         const char* reason = context.recorded() ? not_recorded : "hwloc could not read the topology";
-        for (const char* field : {"packages", "cores", "cpus", "caches", "numa_nodes"}) {
+        for (const char* field : {"packages", "cores", "cpus", "caches", "numa_nodes", "hwloc_xml"}) {
             put_unknown(section, field, reason);
         }
         return section;
@@ -106,6 +118,7 @@ Json probe_topology(const Context& context) {
         "the system reports no caches");
     const Json nodes = numa_nodes(topology.get());
     put(section, "numa_nodes", nodes.empty() ? std::nullopt : std::optional(nodes), "the system reports no NUMA nodes");
+    put(section, "hwloc_xml", xml(topology.get()), "hwloc gives none, or one of over 512 KiB");
     return section;
 }
 

@@ -54,6 +54,9 @@ public:
     [[nodiscard]] Params default_params() const noexcept override {
         return {Axis::channel, 0, false, DType::f16, false};
     }
+    [[nodiscard]] std::string formula(const Params&) const override {
+        return "x = q * range / (2^width - 1) + zero, ranges in place of scales: see hetero-quant(7)";
+    }
     [[nodiscard]] Status check(const Params& params, std::uint32_t head_dim) const override {
         if (params.axis != Axis::channel || params.symmetric || params.scale_dtype != DType::f16 || params.hadamard) {
             return fail(Errc::usage,

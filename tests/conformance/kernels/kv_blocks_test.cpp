@@ -413,10 +413,6 @@ TEST_CASE("rotated heads: from every type, to every type, and their distance") {
                     }
                     const float* z = asymmetric ? zero.data() : nullptr;
                     float want_error = 0, error = 0;
-                    scalar().rotated_difference(q.data(), n + 1, !asymmetric, scale.data(), z, x.values(), &want_error);
-                    ops->rotated_difference(q.data(), n + 1, !asymmetric, scale.data(), z, x.values(), &error);
-                    CHECK(same(error, want_error));
-                    CHECK(error > 0);
                     Block want(type, rows, n, 3, 1), found(type, rows, n, 3, 1);
                     want_error = error = 0;
                     CHECK(scalar().dequantize_rotated(q.data(), n + 1, !asymmetric, scale.data(), z, want.output(),
@@ -435,4 +431,42 @@ TEST_CASE("rotated heads: from every type, to every type, and their distance") {
                                                   found.output(), nullptr) == fits);
                     if (n >= 16) CHECK_FALSE(fits);
                 }
+}
+
+TEST_CASE("rotated heads to codes, with the largest error") {
+    Random random(53);
+    for (const Ops* ops : runnable_backends())
+        for (const std::size_t n : {1, 3, 16, 32, 48, 64, 96, 128, 256})
+            for (const DType type : kTypes)
+                for (const int levels : {127, 7, 255, 15})
+                    for (const std::size_t rows : {0, 1, 3, 4, 31, 64, 65, 130}) {
+                        INFO(ops->name, " type ", static_cast<int>(type), " n ", n, " levels ", levels, " rows ", rows);
+                        // Rows of all magnitudes: the largest error lies anywhere, some rows are zero or constant.
+                        Block x(type, rows, n, 3, 1);
+                        x.fill([&](std::size_t row, std::size_t i) {
+                            if (row % 13 == 7) return 0.0F;
+                            if (row % 17 == 5) return i == 0 ? 3.0F : 0.0F;
+                            return random.normal() * std::ldexp(1.0F, static_cast<int>(row * 7 % 9)) +
+                                   (row % 5 == 0 ? 40.0F : 0.0F);
+                        });
+                        const bool asymmetric = levels % 16 == 15 && levels != 127;
+                        Guarded<std::uint8_t> want(rows * (n + 1)), q(rows * (n + 1), 1);
+                        Guarded<std::uint16_t> want_scale(rows), scale(rows, 1), want_zero(rows), zero(rows, 1);
+                        float want_error = 0, error = 0;
+                        REQUIRE(scalar().encode_rotated(x.values(), levels, want_scale.data(),
+                                                        asymmetric ? want_zero.data() : nullptr, want.data(), n + 1,
+                                                        &want_error));
+                        REQUIRE(ops->encode_rotated(x.values(), levels, scale.data(),
+                                                    asymmetric ? zero.data() : nullptr, q.data(), n + 1, &error));
+                        CHECK(count_differing(q, want) == 0);
+                        CHECK(count_differing(scale, want_scale) == 0);
+                        if (asymmetric) CHECK(count_differing(zero, want_zero) == 0);
+                        CHECK(same(error, want_error));
+                        CHECK(q.intact());
+                        CHECK(scale.intact());
+                        if (rows == 0) continue;
+                        x.set(rows / 2 * x.stride + n / 2, NAN);
+                        CHECK_FALSE(ops->encode_rotated(x.values(), levels, scale.data(),
+                                                        asymmetric ? zero.data() : nullptr, q.data(), n + 1, nullptr));
+                    }
 }

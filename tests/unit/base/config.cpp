@@ -196,6 +196,16 @@ TEST_CASE("nearest names") {
     CHECK(nearest_name("ab", pair) == "ba");
 }
 
+TEST_CASE("only a name that is near may have been meant") {
+    const std::vector<std::string_view> known{"epsilon", "steps", "gate"};
+    CHECK(meant_name("epsilom", known) == "epsilon");
+    CHECK(meant_name("espilom", known) == "epsilon");
+    CHECK(meant_name("gat", known) == "gate");
+    CHECK(meant_name("model", known).empty());
+    CHECK(meant_name("", known).empty());
+    CHECK(meant_name("gate", {}).empty());
+}
+
 TEST_CASE("names in the environment") {
     CHECK(environment_name("kv-dtype") == "HETERO_KV_DTYPE");
     CHECK(environment_name("top-p") == "HETERO_TOP_P");

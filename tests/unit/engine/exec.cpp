@@ -2,7 +2,6 @@
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
-#include <filesystem>
 #include <new>
 
 #include "engine/plan.h"
@@ -43,19 +42,6 @@ using engine::Exec;
 using engine::Precision;
 using engine::Range;
 using engine::Value;
-
-std::vector<std::string> all_tiny_models() {
-    std::vector<std::string> names;
-    const std::filesystem::path root = testdata("golden/tiny");
-    for (const auto& family : std::filesystem::directory_iterator(root)) {
-        for (const auto& one : std::filesystem::directory_iterator(family)) {
-            const bool model = one.path().extension() == ".gguf" || std::filesystem::exists(one.path() / "config.json");
-            if (model) names.push_back(std::filesystem::relative(one.path(), root).string());
-        }
-    }
-    std::sort(names.begin(), names.end());
-    return names;
-}
 
 std::unique_ptr<Session> session_of(const std::shared_ptr<const model::Model>& model, Exec exec, Precision precision,
                                     int threads = 2, const std::optional<engine::KvCodecs>& codecs = {}) {

@@ -2,6 +2,8 @@
 #pragma once
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,6 +21,19 @@ using kernels::DType;
 
 inline std::shared_ptr<const model::Model> tiny_model(const std::string& name = "llama/f32") {
     return must(model::Model::load(testdata("golden/tiny/" + name)));
+}
+
+inline std::vector<std::string> all_tiny_models() {
+    std::vector<std::string> names;
+    const std::filesystem::path root = testdata("golden/tiny");
+    for (const auto& family : std::filesystem::directory_iterator(root)) {
+        for (const auto& one : std::filesystem::directory_iterator(family)) {
+            const bool model = one.path().extension() == ".gguf" || std::filesystem::exists(one.path() / "config.json");
+            if (model) names.push_back(std::filesystem::relative(one.path(), root).string());
+        }
+    }
+    std::sort(names.begin(), names.end());
+    return names;
 }
 
 inline std::unique_ptr<Session> make_session(std::shared_ptr<const model::Model> model, std::uint64_t capacity,

@@ -5,6 +5,7 @@
 
 #include "engine/share.h"
 #include "kv/convert.h"
+#include "kv/reshard_plan.h"
 #include "support.h"
 #include "support/thread_group.h"
 
@@ -301,4 +302,20 @@ TEST_CASE("an error of one rank reaches the others") {
         CHECK((error.code == Errc::bad_input || error.code == Errc::peer));
         if (error.code == Errc::bad_input) CHECK(has(error, fmt::format("layer 1, K, token 0, head {}", group.rank())));
     });
+}
+
+TEST_CASE("a rank computes with the KV heads that states of so many ranks give it") {
+    for (std::uint32_t n_kv_heads = 1; n_kv_heads <= 6; ++n_kv_heads) {
+        for (std::uint32_t group = 1; group <= 4; ++group) {
+            const kv::HeadCounts counts{n_kv_heads * group, n_kv_heads};
+            for (std::uint32_t size = 1; size <= counts.n_heads; ++size) {
+                for (std::uint32_t rank = 0; rank < size; ++rank) {
+                    const engine::Range own = engine::Share(rank, size).kv_heads(counts.n_heads, n_kv_heads);
+                    const kv::HeadRange held = kv::heads_of(counts, size, rank);
+                    CHECK(own.begin == held.first);
+                    CHECK(own.end == held.end());
+                }
+            }
+        }
+    }
 }

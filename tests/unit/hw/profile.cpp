@@ -1,7 +1,7 @@
 // Profiles as planners read them.
 #include "hw/profile.h"
 
-#include "hw/section.h"
+#include "support/golden.h"
 #include "unit/hw/support.h"
 
 using namespace hetero;
@@ -118,6 +118,7 @@ TEST_CASE("a fleet is read with the origin of each figure") {
 TEST_CASE("what hw-probe writes is read, as JSON and as TOML, and says the same") {
     hw::ProbeOptions options;
     options.seconds_each = 0.01;
+    options.quick = true;
     const hw::ProfileTexts texts = profile(options);
     const hw::Profile json = parsed(texts.json), toml = parsed(texts.toml);
     REQUIRE(json.machines.size() == 1);
@@ -130,7 +131,7 @@ TEST_CASE("what hw-probe writes is read, as JSON and as TOML, and says the same"
     REQUIRE(a.products.size() == b.products.size());
     for (std::size_t i = 0; i < a.products.size(); ++i) {
         CAPTURE(a.products[i].weights);
-        CHECK(a.products[i].gemm_gflop_per_s.value_or(0) > 0);
+        CHECK(a.products[i].gemm_gflop_per_s.has_value() == a.products[i].unsupported.empty());
         CHECK(a.products[i].gemm_gflop_per_s == b.products[i].gemm_gflop_per_s);
     }
     REQUIRE_FALSE(a.bandwidth.empty());
@@ -201,4 +202,32 @@ TEST_CASE("a file that is not there is refused by its name") {
     const auto profile = hw::read_profile("/nonexistent/node.toml");
     REQUIRE_FALSE(profile.has_value());
     CHECK(profile.error().message.find("/nonexistent/node.toml") != std::string::npos);
+}
+
+TEST_CASE("the recorded machines are read, and say where their figures come from") {
+    const auto read = [](const char* name) {
+        auto profile = hw::read_profile(testdata(std::string("hw/") + name));
+        REQUIRE_MESSAGE(profile.has_value(), profile.error().message);
+        CHECK(profile->origin == hw::Origin::specification);
+        CHECK_FALSE(profile->note.empty());
+        return std::move(*profile);
+    };
+    CHECK(read("laptop-cpu.toml").machines.at(0).cpu.products.size() == 5);
+    const hw::Profile server = read("two-socket-server.toml");
+    CHECK(server.machines.at(0).cpu.bandwidth.size() == 5);
+    CHECK(server.machines.at(0).cpu.bandwidth.front().read_gb_per_s == 614.4);
+    CHECK(server.machines.at(0).cpu.bandwidth.back().cpu_node == 1);
+    const hw::Profile node = read("h200-node.toml");
+    REQUIRE(node.machines.at(0).gpus.size() == 1);
+    const hw::Device& gpu = node.machines[0].gpus[0];
+    CHECK(gpu.count == 8);
+    CHECK(gpu.power_limit_w == 700);
+    REQUIRE(gpu.bandwidth.size() == 1);
+    CHECK(gpu.bandwidth[0].origin == hw::Origin::published);
+    CHECK(gpu.products.at(0).origin == hw::Origin::specification);
+    CHECK(node.links.size() == 2);
+    const hw::Profile fleet = read("mixed-fleet.toml");
+    CHECK(fleet.machines.size() == 3);
+    REQUIRE(fleet.find("cpu") != nullptr);
+    CHECK(fleet.find("cpu")->gpus.empty());
 }

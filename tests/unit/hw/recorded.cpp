@@ -121,3 +121,30 @@ TEST_CASE("an empty machine: everything is unknown, nothing is 0") {
     CHECK(document["disk"]["write_gb_per_s"].is_null());
     CHECK(document["fabric"]["rdma_ports"].empty());
 }
+
+TEST_CASE("huge pages, RDMA ports' nodes and energy counters are read where they are") {
+    const Recording root;
+    write_host(root);
+    root.write("proc/meminfo", "MemTotal: 67108864 kB\nHugePages_Total:     128\nHugePages_Free:        0");
+    root.write("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never");
+    root.write("sys/class/infiniband/mlx5_0/device/numa_node", "1");
+    root.write("sys/class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE");
+    root.write("sys/class/infiniband/mlx5_1/device/numa_node", "-1");
+    root.write("sys/class/infiniband/mlx5_1/ports/1/state", "1: DOWN");
+    root.write("sys/class/powercap/intel-rapl:0/name", "package-0");
+    root.write("sys/class/powercap/intel-rapl:0/energy_uj", "123456789");
+    root.write("sys/class/powercap/intel-rapl:0/max_energy_range_uj", "262143328850");
+    const Json document = recorded(root);
+    CHECK(document["memory"]["huge_pages_total"] == 128);
+    CHECK(document["memory"]["huge_pages_free"] == 0);  // a count, which may be 0
+    CHECK(document["memory"]["transparent_huge_pages"] == "madvise");
+    const Json ports = document["fabric"]["rdma_ports"];
+    REQUIRE(ports.size() == 2);
+    CHECK(ports[0]["numa_node"] == 1);
+    CHECK(ports[1]["numa_node"].is_null());
+    CHECK(ports[1]["state"] == "1: DOWN");
+    const Json domain = document["energy"]["rapl_domains"][0];
+    CHECK(domain["energy_j"].get<double>() == doctest::Approx(123.456789));
+    CHECK(domain["energy_range_j"].get<double>() == doctest::Approx(262143.32885));
+    CHECK(domain["power_w"].is_null());
+}

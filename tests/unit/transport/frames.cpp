@@ -69,7 +69,7 @@ TEST_CASE("every flipped bit is noticed") {
 TEST_CASE("headers that no peer of this version sends are refused") {
     const FrameHeader chunk = example();
     CHECK_FALSE(decode_frame(with<std::uint8_t>(chunk, 6, 0)));
-    CHECK_FALSE(decode_frame(with<std::uint8_t>(chunk, 6, 17)));
+    CHECK_FALSE(decode_frame(with<std::uint8_t>(chunk, 6, 18)));
     CHECK_FALSE(decode_frame(with<std::uint8_t>(chunk, 7, 1)));       // flags
     CHECK_FALSE(decode_frame(with<std::uint32_t>(chunk, 56, 1)));     // reserved
     CHECK_FALSE(decode_frame(with<std::uint8_t>(chunk, 30, 2)));      // part
@@ -89,6 +89,13 @@ TEST_CASE("headers that no peer of this version sends are refused") {
     offer.kind = FrameKind::offer;
     CHECK(decode_frame(with<std::uint64_t>(offer, 40, max_offer_bytes)));
     CHECK_FALSE(decode_frame(with<std::uint64_t>(offer, 40, max_offer_bytes + 1)));
+    for (const FrameKind kind : {FrameKind::accept, FrameKind::commit}) {
+        offer.kind = kind;
+        CHECK(decode_frame(with<std::uint64_t>(offer, 40, max_offer_bytes)));
+    }
+    offer.kind = FrameKind::keep;
+    CHECK(decode_frame(with<std::uint64_t>(offer, 40, 8)));
+    CHECK_FALSE(decode_frame(with<std::uint64_t>(offer, 40, max_offer_bytes)));
     FrameHeader probe;
     probe.kind = FrameKind::probe;
     CHECK(decode_frame(with<std::uint64_t>(probe, 40, max_probe_bytes)));

@@ -1,7 +1,9 @@
 // Latency and rate of a link in memory whose channel takes the time that the test says.
 #include "transport/link_measure.h"
 
+#include "base/trace.h"
 #include "transfer.h"
+#include "transport/clock_offset.h"
 
 using namespace hetero;
 using namespace hetero::test;
@@ -19,6 +21,7 @@ public:
         return {};
     }
     Status expect(std::uint32_t, std::span<std::byte>, std::shared_ptr<void>) override { return {}; }
+    bool withdraw(std::uint32_t slot) override { return channel_->withdraw(slot); }
     Result<std::optional<Arrival>> receive() override {
         while (!held_.empty() && held_.front().at_s <= time()) {
             HETERO_CHECK(channel_->send(held_.front().head, held_.front().payload));
@@ -126,4 +129,28 @@ TEST_CASE("lost probes are sent again, and a peer that is gone ends the measurem
         REQUIRE(there.error());
         CHECK(there.error()->message == "rank 1 ended before the link was measured");
     }
+}
+
+TEST_CASE("a reader finds how far the peer's time line is from its own clock") {
+    using namespace std::chrono_literals;
+    const TimePoint start{std::chrono::hours(5)};
+    TimePoint now = start;
+    MemoryPair pair(1);
+    // The way back takes as long as the way there.
+    Link peer(std::make_unique<TimedChannel>(pair.end(0), now, 300e-6, 1e9), link_options(WireRole::sender), now);
+    Link here(std::make_unique<TimedChannel>(pair.end(1), now, 300e-6, 1e9), link_options(WireRole::receiver), now);
+    ClockOffset clock(here);
+    const std::chrono::nanoseconds shift = -12345678us;
+    trace::set_offset(shift);  // of the peer: nobody here asks for it
+    for (; !clock.done() && now < start + 10s; now += 5us) {
+        here.step(now);
+        peer.step(now);
+        clock.step(now);
+    }
+    trace::set_offset(0ns);
+    REQUIRE(clock.done());
+    REQUIRE(clock.offset());
+    CHECK(std::chrono::abs(*clock.offset() - shift) <= clock.round_trip() / 2);
+    CHECK(clock.round_trip() < 700us);
+    CHECK(clock.round_trip() >= 600us);
 }

@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 
@@ -32,6 +33,8 @@ public:
     void inject(int from, const transport::HeaderBytes& head, std::vector<std::byte> payload) {
         sides_[from].flying.push_back({head, std::move(payload)});
     }
+    // Sees, and may change, each frame that an end has sent.
+    std::function<void(int end, transport::HeaderBytes& head, std::vector<std::byte>& payload)> tamper;
     [[nodiscard]] bool dead(int end) const { return sides_[end].channel->dead(); }
     [[nodiscard]] std::int64_t sent(int end) const { return sides_[end].channel->sent(); }
 
@@ -39,13 +42,17 @@ public:
     public:
         End(MemoryPair& pair, int self) : pair_(&pair), self_(self) {}
         Status send(const transport::HeaderBytes& head, transport::Payload payload) override {
-            pair_->inject(self_, head, {payload.bytes.begin(), payload.bytes.end()});
+            transport::HeaderBytes sent = head;
+            std::vector<std::byte> bytes(payload.bytes.begin(), payload.bytes.end());
+            if (pair_->tamper) pair_->tamper(self_, sent, bytes);
+            pair_->inject(self_, sent, std::move(bytes));
             return {};
         }
         Status expect(std::uint32_t slot, std::span<std::byte> place, std::shared_ptr<void> owner) override {
             places_[slot] = {place, std::move(owner)};
             return {};
         }
+        bool withdraw(std::uint32_t slot) override { return places_.erase(slot) != 0; }
         Result<std::optional<transport::Arrival>> receive() override {
             auto flight = pair_->take(1 - self_);
             if (!flight) return std::optional<transport::Arrival>{};

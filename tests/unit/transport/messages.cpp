@@ -196,3 +196,149 @@ TEST_CASE("HELLO of a later version may be longer") {
     CHECK(decoded->max_version == 9);
     for (std::size_t n = 0; n < bytes.size() - 40; ++n) CHECK_FALSE(decode_hello(std::span(bytes).first(n)));
 }
+
+TEST_CASE("an OFFER of version 3 says when logits come, and which state it is") {
+    Offer offer = example_offer();
+    CHECK(protocol_version_of(offer) == 1);
+    offer.state_key[0] = 0x5A;
+    offer.state_key[31] = 0xA5;
+    CHECK(protocol_version_of(offer) == 1);  // an earlier peer does without
+    CHECK(encode(offer) == encode(example_offer()));
+    const auto with_logits = encode(offer, 3);
+    const auto kept = decode_offer(with_logits, 3);
+    REQUIRE_MESSAGE(kept, kept.error().message);
+    CHECK_FALSE(kept->late_logits);
+    CHECK(kept->state_key == offer.state_key);
+    CHECK(kept->header.sequences[0].logits == offer.header.sequences[0].logits);
+    for (kv::Sequence& sequence : offer.header.sequences) sequence.logits.clear();
+    offer.late_logits = true;
+    CHECK(protocol_version_of(offer) == 3);
+    auto bytes = encode(offer, 3);
+    const auto decoded = decode_offer(bytes, 3);
+    REQUIRE_MESSAGE(decoded, decoded.error().message);
+    CHECK(decoded->late_logits);
+    CHECK(decoded->state_key == offer.state_key);
+    CHECK(encode(*decoded, 3) == bytes);
+
+    // As hetero-wire(5) gives the end of the payload: no shapes, the whole state, flags, key.
+    std::vector<std::uint8_t> expected = {0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0x5A};
+    expected.resize(expected.size() + 31);
+    expected.back() = 0xA5;
+    const auto tail = std::as_bytes(std::span(expected));
+    CHECK(std::equal(tail.begin(), tail.end(), bytes.end() - static_cast<std::ptrdiff_t>(tail.size())));
+
+    for (std::size_t n = 0; n < bytes.size(); ++n) CHECK_FALSE(decode_offer(std::span(bytes).first(n), 3));
+    CHECK_FALSE(decode_offer(bytes, 2));
+    CHECK_FALSE(decode_offer(encode(offer, 2), 3));
+    for (const std::uint8_t flags : {0x02, 0x80, 0xFF}) {
+        auto odd = bytes;
+        odd[odd.size() - 33] = static_cast<std::byte>(flags);
+        CHECK_FALSE(decode_offer(odd, 3));
+    }
+    auto both = with_logits;  // logits now and later
+    both[both.size() - 33] = std::byte{1};
+    CHECK_FALSE(decode_offer(both, 3));
+    bytes.push_back(std::byte{0});
+    CHECK_FALSE(decode_offer(bytes, 3));
+}
+
+TEST_CASE("the key of a state does not know its logits, and knows everything else of its header") {
+    const kv::Header header = example_offer().header;
+    const Digest key = state_key(header);
+    kv::Header other = header;
+    other.sequences[0].logits[0] += 1;
+    other.sequences[1].logits.clear();
+    CHECK(state_key(other) == key);
+    const auto differs = [&](auto change) {
+        kv::Header changed = header;
+        change(changed);
+        return state_key(changed) != key;
+    };
+    CHECK(differs([](kv::Header& h) { h.sequences[0].tokens[3] ^= 1; }));
+    CHECK(differs([](kv::Header& h) { h.sequences[0].pending_token = 7; }));
+    CHECK(differs([](kv::Header& h) { h.sequences.pop_back(); }));
+    CHECK(differs([](kv::Header& h) { h.tokens_per_chunk *= 2; }));
+    CHECK(differs([](kv::Header& h) { h.k_schemes[0].codec = "bf16"; }));
+    CHECK(differs([](kv::Header& h) { h.identity.weights_digest[5] ^= 1; }));
+    CHECK(differs([](kv::Header& h) { h.identity.rope_theta = 1e6; }));
+    CHECK(differs([](kv::Header& h) { h.provenance[0].what += "x"; }));
+}
+
+TEST_CASE("ACCEPT says which pieces are held, from version 3 on") {
+    const Accept accept{7, {{0, {0x11223344}}, {5, {1, 2}}}};
+    // As hetero-wire(5) gives the payload.
+    const std::vector<std::uint8_t> expected = {7, 0, 0, 0, 0, 0, 0, 0, 2, 0,    0,    0,    0,    0, 0, 0, 0, 0, 0,
+                                                0, 1, 0, 0, 0, 0, 0, 0, 0, 0x44, 0x33, 0x22, 0x11, 5, 0, 0, 0, 0, 0,
+                                                0, 0, 2, 0, 0, 0, 0, 0, 0, 0,    1,    0,    0,    0, 2, 0, 0, 0};
+    auto bytes = encode(accept, 3);
+    const auto golden = std::as_bytes(std::span(expected));
+    REQUIRE(bytes.size() == golden.size());
+    CHECK(std::equal(golden.begin(), golden.end(), bytes.begin()));
+    const auto decoded = decode_accept(bytes, 3, 7);
+    REQUIRE_MESSAGE(decoded, decoded.error().message);
+    CHECK(decoded->layers == 7);
+    CHECK(decoded->held == accept.held);
+    CHECK_FALSE(decode_accept(bytes, 3, 6));  // a piece that is none
+    CHECK_FALSE(decode_accept(bytes, 2, 7));
+    for (std::size_t n = 0; n < bytes.size(); ++n) CHECK_FALSE(decode_accept(std::span(bytes).first(n), 3, 7));
+    for (const std::uint16_t version : {1, 2}) {
+        CHECK(encode(accept, version) == encode_credit(7));
+        CHECK(decode_accept(encode_credit(7), version, 100)->held.empty());
+    }
+    const auto refused = [](const std::vector<HeldPieces>& held) {
+        return !decode_accept(encode(Accept{1, held}, 3), 3, 1000);
+    };
+    CHECK_FALSE(refused({{0, {1}}, {1, {1}}}));
+    CHECK(refused({{0, {1, 2}}, {1, {1}}}));  // overlap
+    CHECK(refused({{5, {1}}, {1, {1}}}));     // out of order
+    CHECK(refused({{5, {}}}));                // nothing
+    CHECK(refused({{~0ULL, {1, 2}}}));
+    bytes.push_back(std::byte{0});
+    CHECK_FALSE(decode_accept(bytes, 3, 7));
+    std::mt19937 random(9);
+    bytes.pop_back();
+    for (int i = 0; i < 3000; ++i) {
+        auto damaged = bytes;
+        for (int k = 0; k < 2; ++k) damaged[random() % damaged.size()] = static_cast<std::byte>(random());
+        const auto any = decode_accept(damaged, 3, 7);
+        if (!any) CHECK(any.error().code == Errc::peer);
+    }
+}
+
+TEST_CASE("KEEP and COMMIT") {
+    CHECK(encode_keep(513) == encode_credit(513));
+    CHECK(*decode_keep(encode_keep(513)) == 513);
+    CHECK_FALSE(decode_keep(encode_keep(0)));
+    CHECK_FALSE(decode_keep(std::vector<std::byte>(7)));
+    CHECK_FALSE(decode_keep(std::vector<std::byte>(9)));
+
+    Commit commit;
+    commit.root[0] = 9;
+    CHECK(encode(commit) == encode_root(commit.root));
+    CHECK(decode_commit(encode(commit), 0)->root == commit.root);
+    CHECK_FALSE(decode_commit(encode(commit), 1));
+    commit.logits = {{1.5F, -2}, {}, {3}};
+    auto bytes = encode(commit);
+    const auto decoded = decode_commit(bytes, 3);
+    REQUIRE_MESSAGE(decoded, decoded.error().message);
+    CHECK(decoded->root == commit.root);
+    CHECK(decoded->logits == commit.logits);
+    CHECK(decoded->pending_tokens == std::vector<std::int32_t>{-1, -1, -1});
+    commit.pending_tokens = {7, -1};
+    const auto chosen = decode_commit(encode(commit), 3);
+    REQUIRE(chosen);
+    CHECK(chosen->pending_tokens == std::vector<std::int32_t>{7, -1, -1});
+    CHECK_FALSE(decode_commit(bytes, 0));
+    CHECK_FALSE(decode_commit(bytes, 2));
+    CHECK_FALSE(decode_commit(bytes, 4));
+    for (std::size_t n = 0; n < bytes.size(); ++n) CHECK_FALSE(decode_commit(std::span(bytes).first(n), 3));
+    for (std::size_t i = 32; i < bytes.size(); ++i) {  // a count of any size takes no memory that is not there
+        auto damaged = bytes;
+        damaged[i] = std::byte{0xFF};
+        const auto any = decode_commit(damaged, 3);
+        if (!any) CHECK(any.error().code == Errc::peer);
+    }
+    const std::vector<std::uint8_t> end = {1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x40, 0x40};  // one, 3.0
+    const auto tail = std::as_bytes(std::span(end));
+    CHECK(std::equal(tail.begin(), tail.end(), bytes.end() - static_cast<std::ptrdiff_t>(tail.size())));
+}

@@ -118,6 +118,49 @@ TEST_CASE("a state of another model is rejected, with the field and both values,
     }
 }
 
+TEST_CASE("whatever differs between the models is refused before any data, in one line with both values") {
+    const kv::State state = make_state();
+    const auto refused = [&](auto change) {
+        ReceiverOptions options;
+        options.expected = state.header.identity;
+        change(*options.expected);
+        Transfer transfer(state, 1, options);
+        transfer.run();
+        REQUIRE(transfer.sender().error());
+        REQUIRE(transfer.receiver().error());
+        CHECK(transfer.sender().error()->code == Errc::bad_input);
+        CHECK(transfer.sender().link().counters().bytes_sent < 3000);  // HELLO and OFFER
+        CHECK(transfer.received().empty());
+        const std::string message = transfer.sender().error()->message;
+        CHECK(message.find('\n') == std::string::npos);
+        CHECK(transfer.receiver().error()->message.find(message.substr(message.find("the state belongs"))) !=
+              std::string::npos);
+        return message;
+    };
+    const auto says = [](const std::string& message, const std::string& text) {
+        CHECK_MESSAGE(message.find(text) != std::string::npos, message);
+    };
+    says(refused([](kv::Identity& id) { id.rope_theta = 500000; }),
+         "rope_theta: the receiver has 500000, the state 10000");
+    says(refused([](kv::Identity& id) { id.n_layers = 30; }), "n_layers: the receiver has 30, the state 3");
+    says(refused([](kv::Identity& id) { id.n_kv_heads = 8; }), "n_kv_heads: the receiver has 8, the state 2");
+    says(refused([](kv::Identity& id) { id.head_dim_k = 64; }), "head_dim_k: the receiver has 64, the state 8");
+    says(refused([](kv::Identity& id) { id.arch = "qwen2"; }), "arch: the receiver has qwen2, the state llama");
+    says(refused([](kv::Identity& id) { id.rope_scaling = "yarn"; }),
+         "rope_scaling: the receiver has yarn, the state none");
+    const auto digests = [&](Digest kv::Identity::*field, const char* name) {
+        Digest other = state.header.identity.*field;
+        other[0] ^= 0xFF;
+        const std::string message = refused([&](kv::Identity& id) { id.*field = other; });
+        says(message, name);
+        says(message, to_hex(other).substr(0, 8));
+        says(message, to_hex(state.header.identity.*field).substr(0, 8));
+    };
+    digests(&kv::Identity::tokenizer_digest, "tokenizer_digest: the receiver has ");
+    digests(&kv::Identity::arch_digest, "arch_digest: the receiver has ");
+    digests(&kv::Identity::lineage, "lineage: the receiver has ");
+}
+
 TEST_CASE("a receiver that does not know its memory takes what comes") {
     const kv::State state = make_state();
     ReceiverOptions options;

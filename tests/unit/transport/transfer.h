@@ -36,6 +36,16 @@ public:
         if (!pair_.dead(1)) step_receiver();
         now_ += std::chrono::milliseconds(5);
     }
+    // The same of one side alone: the other is of the test's making.
+    void tick_one(int side) {
+        pair_.set_time(now_);
+        if (side == 0) {
+            step_sender();
+        } else {
+            step_receiver();
+        }
+        now_ += std::chrono::milliseconds(5);
+    }
     // Neither side runs for so long.
     void suspend(double s) {
         now_ += std::chrono::duration_cast<TimePoint::duration>(std::chrono::duration<double>(s));
@@ -55,6 +65,16 @@ public:
         return true;
     }
 
+    // The receiver holds these pieces, as they are in `from`.
+    void hold(const kv::State& from, const std::vector<std::pair<std::uint64_t, std::uint64_t>>& ranges) {
+        options_.decides = true;
+        held_from_ = &from;
+        held_ranges_ = ranges;
+    }
+    OfferOptions offer;
+    std::vector<std::vector<float>> late_logits;
+    std::vector<std::int32_t> late_pending;
+
     double sender_starts_at_s = 0, receiver_opens_at_s = 0, receiver_pause_s = 0;
 
 private:
@@ -65,7 +85,7 @@ private:
             if (elapsed_s() < sender_starts_at_s) return;
             walk_.emplace(state_->header);
             tables_.assign(state_->layers.size(), std::vector<kv::LayerChecksums>(state_->header.identity.n_layers));
-            REQUIRE(sender_.begin(state_->header));
+            REQUIRE(sender_.begin(state_->header, offer));
             return;
         }
         while (!walk_->done() && sender_.may_send(walk_->place().layer_index)) {
@@ -77,12 +97,20 @@ private:
             const std::uint32_t crc = crc32c(payload.bytes);
             kv::LayerChecksums& table = tables_[place.sequence][place.layer];
             array_of(place.part == kv::PartId::k ? table.k : table.v, place.array).push_back(crc);
-            sender_.send(place, crc, std::move(payload));
+            if (sender_.held(place.piece) == crc) {
+                sender_.keep(place);
+            } else {
+                sender_.send(place, crc, std::move(payload));
+            }
             walk_->advance();
         }
         if (walk_->done() && sender_.accepted() && !commit_sent_) {
             commit_sent_ = true;
-            sender_.commit(kv::root_digest(state_->header, tables_));
+            kv::Header header = state_->header;
+            for (std::size_t i = 0; i < late_logits.size(); ++i) header.sequences[i].logits = late_logits[i];
+            for (std::size_t i = 0; i < late_pending.size(); ++i)
+                if (late_pending[i] >= 0) header.sequences[i].pending_token = late_pending[i];
+            sender_.commit(kv::root_digest(header, tables_), late_logits, late_pending);
         }
     }
 
@@ -92,6 +120,7 @@ private:
             receiver_.open(options_);
         }
         receiver_.step(now_);
+        if (receiver_.offered()) accept();
         if (receiver_.error() || receiver_.confirmed() || !receiver_.accepted()) return;
         while (receiver_.layer_ready() && elapsed_s() >= next_take_s_) {
             next_take_s_ = elapsed_s() + receiver_pause_s;
@@ -104,12 +133,14 @@ private:
                 auto buffer =
                     allocate_layer(receiver_.header(), receiver_.next_buffer() / n, receiver_.next_buffer() % n);
                 REQUIRE(buffer);
+                fill_held(receiver_.next_buffer(), **buffer);
                 receiver_.grant(std::move(*buffer));
             }
         }
         if (receiver_.root() && layers_.size() == total_layers(receiver_.header())) {
             const Digest own = kv::root_digest(receiver_.header(), received_tables_);
             if (own == *receiver_.root()) {
+                receiver_.agree();
                 receiver_.confirm();
             } else {
                 receiver_.refuse_root(own);
@@ -117,7 +148,46 @@ private:
         }
     }
 
+    // The held pieces of a layer that lie in `from`.
+    void fill_held(std::uint64_t layer_index, kv::Layer& layer) const {
+        if (held_from_ == nullptr) return;
+        for (ChunkWalk walk(receiver_.header()); !walk.done(); walk.advance()) {
+            const ChunkPlace& place = walk.place();
+            const bool held = std::any_of(held_ranges_.begin(), held_ranges_.end(), [&](const auto& range) {
+                return place.piece >= range.first && place.piece - range.first < range.second;
+            });
+            if (!held || place.layer_index != layer_index) continue;
+            const auto& from = array_of(held_from_->layers[place.sequence][place.layer].part(place.part), place.array);
+            auto& to = array_of(layer.part(place.part), place.array);
+            std::copy_n(from.bytes.begin() + static_cast<std::ptrdiff_t>(place.offset), place.length,
+                        to.bytes.begin() + static_cast<std::ptrdiff_t>(place.offset));
+        }
+    }
+
+    void accept() {
+        std::vector<std::shared_ptr<kv::Layer>> buffers;
+        const std::size_t n = receiver_.header().identity.n_layers;
+        for (std::uint64_t i = 0; i < receiver_.first_layers(); ++i) {
+            auto buffer = allocate_layer(receiver_.header(), i / n, i % n);
+            REQUIRE(buffer);
+            fill_held(i, **buffer);
+            buffers.push_back(std::move(*buffer));
+        }
+        std::vector<HeldPieces> held;
+        for (const auto& [first, count] : held_ranges_) held.push_back({first, {}});
+        for (ChunkWalk walk(receiver_.header()); !walk.done(); walk.advance()) {
+            const ChunkPlace& place = walk.place();
+            const auto& from = array_of(held_from_->layers[place.sequence][place.layer].part(place.part), place.array);
+            for (std::size_t i = 0; i < held.size(); ++i)
+                if (place.piece >= held[i].first && place.piece - held[i].first < held_ranges_[i].second)
+                    held[i].crcs.push_back(crc32c(std::span(from.bytes).subspan(place.offset, place.length)));
+        }
+        receiver_.accept(std::move(buffers), std::move(held));
+    }
+
     const kv::State* state_;
+    const kv::State* held_from_ = nullptr;
+    std::vector<std::pair<std::uint64_t, std::uint64_t>> held_ranges_;  // first, count
     TimePoint now_{};
     MemoryPair pair_;
     Link sender_link_, receiver_link_;

@@ -37,6 +37,14 @@ static_assert(same_interface<decltype(cuDeviceGet), cuda::DeviceGet>);
 static_assert(same_interface<decltype(cuDeviceGetName), cuda::DeviceGetName>);
 static_assert(same_interface<decltype(cuDeviceTotalMem), cuda::DeviceTotalMem>);
 static_assert(same_interface<decltype(cuDeviceGetAttribute), cuda::DeviceGetAttribute>);
+static_assert(same_interface<decltype(cuDeviceGetPCIBusId), cuda::DeviceGetPciBusId>);
+static_assert(std::is_same_v<CUdeviceptr, cuda::Pointer> && sizeof(CUcontext) == sizeof(cuda::DeviceContext));
+static_assert(same_interface<decltype(cuCtxSynchronize), cuda::CtxSynchronize>);
+static_assert(same_interface<decltype(cuMemAlloc), cuda::MemAlloc>);
+static_assert(same_interface<decltype(cuMemHostAlloc), cuda::MemHostAlloc>);
+static_assert(same_interface<decltype(cuMemcpyHtoD), cuda::MemcpyHtoD>);
+static_assert(same_interface<decltype(cuMemcpyDtoH), cuda::MemcpyDtoH>);
+static_assert(same_interface<decltype(cuMemcpyDtoD), cuda::MemcpyDtoD>);
 
 TEST_CASE("constants of the CUDA driver interface are those of cuda.h") {
     CHECK(cuda::multiprocessor_count == static_cast<int>(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));

@@ -1,0 +1,197 @@
+#include "transport/port_file.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <utility>
+
+#include "base/errno_text.h"
+#include "io/temporaries.h"
+
+namespace hetero::transport {
+namespace {
+
+constexpr std::string_view magic = "hetero mpi-port 1";
+constexpr std::size_t longest_file = 8192;
+
+// One page at most: what follows is not read.
+std::string read_up_to(int fd, std::size_t limit) {
+    std::string text(limit, '\0');
+    std::size_t size = 0;
+    while (size < limit) {
+        const ssize_t got = ::read(fd, text.data() + size, limit - size);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) break;
+        size += static_cast<std::size_t>(got);
+    }
+    text.resize(size);
+    return text;
+}
+
+std::string read_small(const char* path) {
+    const int fd = ::open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return {};
+    std::string text = read_up_to(fd, 4096);
+    ::close(fd);
+    return text;
+}
+
+// "PID START": a number that is given again later has another start time. Empty: there is no such process.
+std::string process_text(long pid) {
+    const std::string stat = read_small(fmt::format("/proc/{}/stat", pid).c_str());
+    std::size_t at = stat.rfind(')');  // the name before it may hold anything
+    if (at == std::string::npos) return {};
+    for (int field = 2; field < 22 && at != std::string::npos; ++field) at = stat.find(' ', at + 1);
+    if (at == std::string::npos) return {};
+    return fmt::format("{} {}", pid, stat.substr(at + 1, stat.find(' ', at + 1) - at - 1));
+}
+
+std::string host_text() {
+    std::array<char, 256> name{}, space{};
+    ::gethostname(name.data(), name.size() - 1);
+    if (::readlink("/proc/self/ns/pid", space.data(), space.size() - 1) < 0) space[0] = '\0';
+    return fmt::format("{} {}", name.data(), space.data());
+}
+
+bool has_ended(const PortFile& file) {
+    if (file.host != host_text()) return false;
+    long pid = 0;
+    const auto [end, error] = std::from_chars(file.process.data(), file.process.data() + file.process.size(), pid);
+    return error != std::errc{} || pid <= 0 || process_text(pid) != file.process;
+}
+
+Result<std::optional<PortFile>> read_any(const std::string& path) {
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) {
+        if (errno == ENOENT || errno == ESTALE) return std::optional<PortFile>{};
+        return fail(open_errc(errno), "mpi-port:{}: cannot be opened: {}", path, errno_text(errno));
+    }
+    struct stat info {};
+    const bool regular = ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
+    const std::string text = regular ? read_up_to(fd, longest_file) : std::string();
+    ::close(fd);
+    HETERO_TRY(PortFile file, decode_port_file(text, path));
+    return std::optional(std::move(file));
+}
+
+}  // namespace
+
+std::string encode(const PortFile& file) {
+    return fmt::format("{}\nserver {}\nport {}\nhost {}\nprocess {}\n", magic, file.server, file.port, file.host,
+                       file.process);
+}
+
+Result<PortFile> decode_port_file(std::string_view text, const std::string& path) {
+    PortFile file;
+    const auto line = [&]() -> std::optional<std::string_view> {
+        const std::size_t end = text.find('\n');
+        if (end == std::string_view::npos) return std::nullopt;
+        const std::string_view found = text.substr(0, end);
+        text.remove_prefix(end + 1);
+        return found;
+    };
+    const auto printable = [](std::string_view value) {
+        return std::all_of(value.begin(), value.end(), [](char c) { return c >= ' ' && c <= '~'; });
+    };
+    const auto not_a_port = [&] {
+        return fail(Errc::bad_input, "mpi-port:{}: this file is not a port that a hetero tool has published", path);
+    };
+    if (line() != magic) return not_a_port();
+    for (const auto& [key, value] : {std::pair(std::string_view("server "), &file.server),
+                                     {"port ", &file.port},
+                                     {"host ", &file.host},
+                                     {"process ", &file.process}}) {
+        const auto found = line();
+        if (!found || !found->starts_with(key) || !printable(*found)) return not_a_port();
+        *value = found->substr(key.size());
+    }
+    if (!text.empty() || file.port.empty()) return not_a_port();
+    return file;
+}
+
+Result<std::optional<PortFile>> read_port_file(const std::string& path, bool* stale) {
+    HETERO_TRY(std::optional<PortFile> file, read_any(path));
+    const bool ended = file && has_ended(*file);
+    if (stale != nullptr) *stale = ended;
+    if (ended) file.reset();
+    return file;
+}
+
+Result<std::optional<PortFile>> claim_port_file(const std::string& path) {
+    HETERO_TRY(auto there, read_port_file(path));
+    if (!there) return there;
+    HETERO_TRY(const io::SplitPath target, io::split_path(path));
+    const std::string own = io::temporary_name(target);
+    if (::rename(path.c_str(), own.c_str()) != 0) {
+        if (errno == ENOENT) return std::optional<PortFile>{};  // another sender was faster
+        return fail(Errc::resource, "mpi-port:{}: cannot be taken away: {}", path, errno_text(errno));
+    }
+    auto claimed = read_any(own);
+    if (claimed) {
+        ::unlink(own.c_str());
+    } else {
+        io::rename_without_replacing(own.c_str(), path.c_str());  // another file has got the name meanwhile
+    }
+    return claimed;
+}
+
+Result<PublishedPort> PublishedPort::publish(const std::string& path, PortFile file, io::Overwrite overwrite) {
+    HETERO_TRY(const io::SplitPath target, io::split_path(path));
+    HETERO_TRY(const auto there, read_any(path));
+    if (there && !has_ended(*there) && overwrite == io::Overwrite::refuse)
+        return fail(Errc::bad_input,
+                    "mpi-port:{}: process {} of {} waits there; where it has ended remove the file, or give --force",
+                    path, there->process.substr(0, there->process.find(' ')),
+                    there->host.substr(0, there->host.find(' ')));
+    if (there) ::unlink(path.c_str());
+
+    file.host = host_text();
+    file.process = process_text(::getpid());
+    HETERO_TRY(auto written, io::AtomicFile::create(path, io::Overwrite::refuse, io::private_file));
+    const std::string text = encode(file);
+    HETERO_CHECK(written.write(std::as_bytes(std::span(text))));
+    PublishedPort port;
+    port.path_ = path;
+    port.fd_ = ::fcntl(written.fd(), F_DUPFD_CLOEXEC, 0);
+    if (port.fd_ < 0) return fail(Errc::resource, "mpi-port:{}: cannot be kept open: {}", path, errno_text(errno));
+    HETERO_CHECK(written.publish());
+    port.registration_ = io::Temporary::take(path, false);
+    return port;
+}
+
+PublishedPort::PublishedPort(PublishedPort&& other) noexcept
+    : path_(std::move(other.path_)),
+      fd_(std::exchange(other.fd_, -1)),
+      registration_(std::exchange(other.registration_, nullptr)) {}
+
+PublishedPort::~PublishedPort() {
+    if (registration_ != nullptr && !claimed()) release(true);
+    if (fd_ >= 0) ::close(fd_);
+}
+
+void PublishedPort::release(bool remove) noexcept {
+    if (registration_ != nullptr) registration_->release(remove);
+    registration_ = nullptr;
+}
+
+bool PublishedPort::claimed() noexcept {
+    if (registration_ == nullptr) return true;
+    // By opening it: file systems of a network look the name up again for that.
+    const int fd = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0 && errno != ENOENT && errno != ESTALE) return false;
+    struct stat there {
+    }, own{};
+    const bool ours = fd >= 0 && ::fstat(fd, &there) == 0 && ::fstat(fd_, &own) == 0 && there.st_nlink > 0 &&
+                      there.st_dev == own.st_dev && there.st_ino == own.st_ino;
+    if (fd >= 0) ::close(fd);
+    if (!ours) release(false);
+    return !ours;
+}
+
+}  // namespace hetero::transport

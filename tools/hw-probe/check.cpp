@@ -1,0 +1,129 @@
+#include "check.h"
+
+#include <algorithm>
+
+#include "base/printable.h"
+#include "base/toml.h"
+#include "hw/preflight.h"
+#include "plan/deploy.h"
+
+namespace hetero::tool {
+namespace {
+
+constexpr std::size_t max_plan_bytes = 1U << 20;
+
+// "had:int4:token:g32" -> "int4". Of a plan for each layer ("plan") nothing is known here.
+std::string codec_name(std::string_view text) {
+    if (text.starts_with("had:")) text.remove_prefix(4);
+    const std::string_view name = text.substr(0, text.find(':'));
+    return name == "plan" ? "" : std::string(name);
+}
+
+// What the plan asks of the machine that it calls `name`.
+hw::Demand demand_of(const plan::DeploymentPlan& plan, const std::string& name, const hw::Machine& machine) {
+    hw::Demand demand;
+    demand.gpu = !machine.gpus.empty();
+    const auto add = [](std::vector<std::string>& list, const std::string& what) {
+        if (!what.empty() && std::find(list.begin(), list.end(), what) == list.end()) list.push_back(what);
+    };
+    const bool prefills = plan.prefill.machine == name, decodes = plan.decode && plan.decode->machine == name;
+    const bool split = plan.decode.has_value();
+    if (prefills) add(demand.dtypes, plan.prefill.dtype);
+    if (decodes) add(demand.dtypes, plan.decode->dtype);
+    if (decodes || !split) add(demand.kv_dtypes, codec_name(plan.resident));
+    if (!split) return demand;
+    add(demand.codecs, codec_name(plan.wire));
+    if (plan.link_bytes > 0 && plan.link_bytes < 0x1p62)
+        demand.state_bytes = static_cast<std::uint64_t>(plan.link_bytes);
+    if (prefills && decodes) return demand;
+    demand.peer = prefills ? plan.decode->machine : plan.prefill.machine;
+    demand.sends = prefills;
+    const std::uint32_t links = std::max(1U, std::min(plan.prefill.machines, plan.decode->machines));
+    if (plan.rate_per_s > 0) demand.link_gb_per_s = plan.rate_per_s * plan.link_bytes / links / 1e9;
+    if (plan.link_ms > 0) demand.planned_link_gb_per_s = plan.link_bytes / plan.link_ms / 1e6;
+    return demand;
+}
+
+struct Subject {
+    const hw::Machine* machine;
+    hw::Demand demand;
+};
+
+Result<std::vector<Subject>> subjects(const CheckCommand& command, const hw::Profile& profile,
+                                      const std::optional<plan::DeploymentPlan>& plan) {
+    std::vector<Subject> out;
+    if (!plan) {
+        if (!command.machine.empty() && profile.find(command.machine) == nullptr)
+            return fail(Errc::usage, "--machine {}: the profile has no machine of that name",
+                        printable(command.machine));
+        for (const hw::Machine& machine : profile.machines)
+            if (command.machine.empty() || machine.name == command.machine) out.push_back({&machine, {}});
+        return out;
+    }
+    std::vector<std::string> named{plan->prefill.machine};
+    if (plan->decode && plan->decode->machine != named.front()) named.push_back(plan->decode->machine);
+    const bool known = std::find(named.begin(), named.end(), command.machine) != named.end();
+    if (!command.machine.empty() && !known)
+        return fail(Errc::usage, "--machine {}: the plan is for {}", printable(command.machine),
+                    fmt::join(named, " and "));
+    for (const std::string& name : named) {
+        if (!command.machine.empty() && name != command.machine) continue;
+        const hw::Machine* machine = profile.find(name);
+        // A machine on its own may have another name than in the plan, where it is said which it is.
+        if (machine == nullptr && profile.machines.size() == 1 && (!command.machine.empty() || named.size() == 1))
+            machine = &profile.machines.front();
+        if (machine != nullptr) out.push_back({machine, demand_of(*plan, name, *machine)});
+    }
+    if (out.empty())
+        return fail(Errc::usage, "the plan is for {}, the profile of {}: say with --machine which of them it is",
+                    fmt::join(named, " and "), profile.machines.front().name);
+    return out;
+}
+
+}  // namespace
+
+Status check_machines(Tool& tool, const CheckCommand& command, const hw::ProbeOptions& options) {
+    std::optional<plan::DeploymentPlan> plan;
+    if (!command.plan.empty()) {
+        HETERO_TRY(const std::string text, read_text_file(command.plan, max_plan_bytes, "deployment plan"));
+        HETERO_TRY(plan, plan::parse_deployment_plan(text, command.plan));
+    }
+    hw::Profile profile;
+    if (command.profile.empty()) {
+        HETERO_TRY(const hw::ProfileTexts own, hw::probe(options));
+        HETERO_TRY(profile, hw::parse_profile(own.json, "this machine"));
+    } else {
+        HETERO_TRY(profile, hw::read_profile(command.profile));
+    }
+    HETERO_TRY(const auto checked, subjects(command, profile, plan));
+
+    Json machines = Json::array();
+    std::string text;
+    int failed = 0, warned = 0;
+    for (const auto& [machine, demand] : checked) {
+        Json checks = Json::array();
+        if (checked.size() > 1) text += fmt::format("{}:\n", machine->name);
+        for (const hw::Check& check : hw::preflight(profile, *machine, demand)) {
+            failed += check.result == hw::Fitness::fail ? 1 : 0;
+            warned += check.result == hw::Fitness::warn ? 1 : 0;
+            const std::string result(hw::to_string(check.result));
+            checks.push_back({{"check", check.name},
+                              {"result", result},
+                              {"found", check.found},
+                              {"remedy", check.remedy.empty() ? Json(nullptr) : Json(check.remedy)}});
+            text += fmt::format("{:<5}{:<11}{}\n", result, check.name, check.found);
+            if (!check.remedy.empty()) text += fmt::format("{:16}{}\n", "", check.remedy);
+        }
+        machines.push_back({{"name", machine->name}, {"checks", checks}});
+    }
+    Json& report = tool.report();
+    report["plan"] = command.plan.empty() ? Json(nullptr) : Json(command.plan);
+    report["failed"] = failed;
+    report["warned"] = warned;
+    report["machines"] = machines;
+    if (!tool.json()) HETERO_CHECK(tool.print(text));
+    if (failed == 0) return {};
+    return fail(Errc::check_failed, "{} check{} failed", failed, failed == 1 ? "" : "s");
+}
+
+}  // namespace hetero::tool

@@ -17,7 +17,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 value() { tr -d ' ,\n' <"$1" | grep -oE "\"$2\":[0-9.e+-]+" | head -n 1 | cut -d: -f2; }
-tokens() { seq "$1" | awk '{printf "%s%d", NR > 1 ? "," : "", 1000 + ($1 * 7919) % 30000}'; }
+tokens() { seq "$1" | awk '{printf "%s%d", (NR > 1 ? "," : ""), 1000 + ($1 * 7919) % 30000}'; }
 median() { sort -g | awk '{v[NR] = $1} END {print v[int((NR + 1) / 2)]}'; }
 
 # measure LENGTH: milliseconds of prefill and of a step, medians
@@ -63,7 +63,7 @@ for n in "${lengths[@]}"; do
     read -r name m a b <<<"$row"
     awk -v n="$n" -v name="$name" -v m="$m" -v a="$a" -v b="$b" 'BEGIN {
       printf "%-7d %-6s %7.2f ms %7.2f ms %6.1f %% %7.2f ms %6.1f %%\n", n, name, m, a, (a / m - 1) * 100, b, (b / m - 1) * 100
-      e = b / m - 1; exit (e < 0 ? -e : e) > 0.15
+      e = b / m - 1; exit((e < 0 ? -e : e) > 0.15 ? 1 : 0)
     }' || bad=1
   done
 done

@@ -71,7 +71,7 @@ END
 
 @test "a plan for an unlike pair, and what reads it" {
   machine dense 100000 20 >dense.toml
-  machine wide 100 900 >wide.toml
+  machine wide 3000 900 >wide.toml
   run --separate-stderr hetero-plan -m "$tiny" --hw dense.toml --hw-decode wide.toml --link 100 --prompt 4000 --output 400 \
     --kv-dtype int8 -o plan.toml --emit slurm --emit-file job.sh --json
   [ "$status" -eq 0 ]

@@ -6,8 +6,11 @@
 
 #include "base/result.h"
 #include "transport/endpoint.h"
+#include "transport/link_choice.h"
 
 namespace hetero::transport {
+
+inline constexpr std::uint64_t usual_message_bytes = 1U << 20;
 
 struct LinkBenchOptions {
     // Multiples of 2 KiB, below 1 GiB.
@@ -15,6 +18,7 @@ struct LinkBenchOptions {
                                                 1U << 20, 4U << 20,  16U << 20, 64U << 20};
     std::uint64_t max_bytes = 512ULL << 20;  // of one transfer
     double round_s = 0.12;                   // one transfer takes about so long, if max_bytes allows
+    double usual_round_s = 1;                // likewise of usual_message_bytes, whose figure is the one to quote
     int rounds = 15;
     int round_trips = 5000;  // fewer on a slow link
 };
@@ -39,9 +43,20 @@ struct LinkBenchRow {
 };
 inline constexpr double max_settled_spread = 0.15;
 
+// States in chunks of the size that choose_for() takes, with another window.
+struct LinkBenchWindow {
+    std::uint64_t window_bytes = 0;
+    Sample checked;
+};
+
 struct LinkBench {
     Sample raw_us, frames_us;  // one way, of 64 bytes: plain MPI, and PROBE and its answer
+    LinkChoice choice;         // from the measured link; its window is that of `rows`
     std::vector<LinkBenchRow> rows;
+    std::vector<LinkBenchWindow> windows;  // none where the chosen size was not measured
+    // Of `rows`, by the median with checksums; null without rows. That of the chosen size, or of the next to it.
+    [[nodiscard]] const LinkBenchRow* best() const noexcept;
+    [[nodiscard]] const LinkBenchRow* nearest(std::uint64_t message_bytes) const noexcept;
 };
 
 // Instead of prepare(); afterwards leave(). Empty on the higher rank. Usage: not an mpi: endpoint, or not under mpirun.

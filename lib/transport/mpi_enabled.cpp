@@ -49,10 +49,21 @@ Result<std::unique_ptr<kv::Source>> open_rank_source(const Endpoint& endpoint, c
     return wire_source(world->gate(), *peer->receiver, std::move(receiver), options.resume, options.confirm_later);
 }
 
-Result<std::unique_ptr<kv::Sink>> open_rank_sink(const Endpoint& endpoint) {
+Result<LinkRate> measure_rank(const Endpoint& endpoint) {
+    HETERO_TRY(MpiWorld * world, world_of(endpoint));
+    HETERO_TRY(MpiWorld::Peer * peer, world->find(endpoint, true));
+    constexpr int round_trips = 21;  // the first few warm up
+    HETERO_TRY(const MpiWorld::Measured measured, world->measure(*peer, round_trips));
+    return measured.rate;
+}
+
+// `adapts`: to the link. Not where shards are exchanged: their chunks have to be of one length.
+Result<std::unique_ptr<kv::Sink>> open_rank_sink(const Endpoint& endpoint, bool adapts) {
     HETERO_TRY(MpiWorld * world, world_of(endpoint));
     HETERO_TRY(MpiWorld::Peer * peer, world->open(endpoint, true));
-    return wire_sink(world->gate(), *peer->sender);
+    WireSinkOptions options;
+    if (adapts) options.measure = [endpoint] { return measure_rank(endpoint); };
+    return wire_sink(world->gate(), *peer->sender, std::move(options));
 }
 
 // Where shards are exchanged, of this rank.
@@ -80,12 +91,12 @@ Result<std::unique_ptr<kv::Source>> open_mpi_source(const Endpoint& endpoint, co
 
 Result<std::unique_ptr<kv::Sink>> open_mpi_sink(const Endpoint& endpoint, const TransportOptions&) {
     const ShardSides* sides = sides_of(endpoint, false);
-    if (sides == nullptr) return open_rank_sink(endpoint);
+    if (sides == nullptr) return open_rank_sink(endpoint, true);
     const auto open = [&](int rank) {
         Endpoint one = endpoint;
         one.rank = rank;
         one.ranks = 1;
-        return open_rank_sink(one);
+        return open_rank_sink(one, false);
     };
     return shard_sink(*sides, MpiWorld::running()->rank(), open);
 }
@@ -113,11 +124,7 @@ std::uint64_t resumed_mpi_bytes(const Endpoint& endpoint) {
 Result<LinkRate> measure_mpi(const Endpoint& endpoint) {
     if (sides_of(endpoint, false) != nullptr)
         return fail(Errc::usage, "{}: links of several ranks are not measured", to_string(endpoint));
-    HETERO_TRY(MpiWorld * world, world_of(endpoint));
-    HETERO_TRY(MpiWorld::Peer * peer, world->find(endpoint, true));
-    constexpr int round_trips = 21;  // the first few warm up
-    HETERO_TRY(const MpiWorld::Measured measured, world->measure(*peer, round_trips));
-    return measured.rate;
+    return measure_rank(endpoint);
 }
 
 std::optional<TransferStats> mpi_stats(const Endpoint& endpoint, bool sending) {

@@ -9,7 +9,7 @@
 namespace hetero::kv {
 namespace {
 
-constexpr std::uint64_t target_bytes = 1U << 20, max_bytes = 4U << 20;
+constexpr std::uint64_t max_bytes = 4U << 20;
 
 // One CRC per `rows` rows of `tensor`.
 std::vector<std::uint32_t> checksum_rows(const Tensor& tensor, std::uint64_t rows) {
@@ -41,7 +41,7 @@ void hash_crcs(Sha256& hash, const std::vector<std::uint32_t>& crcs) {
 
 }  // namespace
 
-std::uint32_t choose_tokens_per_chunk(const Header& header) {
+std::uint32_t choose_tokens_per_chunk(const Header& header, std::uint64_t target_bytes) {
     std::uint64_t row_bytes = 1;
     std::uint64_t multiple = 1;
     for (const PartId id : {PartId::k, PartId::v}) {

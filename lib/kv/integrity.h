@@ -20,8 +20,9 @@ struct LayerChecksums {
     friend bool operator==(const LayerChecksums&, const LayerChecksums&) = default;
 };
 
-// The chunk length a writer uses where the header leaves it open: 1..4 MiB of values, a multiple of the channel groups.
-[[nodiscard]] std::uint32_t choose_tokens_per_chunk(const Header& header);
+// The chunk length a writer uses where the header leaves it open: `target_bytes` of values or up to twice as much, at
+// most 4 MiB, a multiple of the channel groups.
+[[nodiscard]] std::uint32_t choose_tokens_per_chunk(const Header& header, std::uint64_t target_bytes = 1U << 20);
 // header.tokens_per_chunk must be set.
 [[nodiscard]] LayerChecksums checksum_layer(const Header& header, const Layer& layer);
 // SHA-256 over the canonical header text (identity, sequences, tokens, logits, schemes, provenance) and the tables in

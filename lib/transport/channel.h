@@ -43,6 +43,8 @@ public:
     [[nodiscard]] virtual bool withdraw(std::uint32_t slot) = 0;
     // Makes progress; the next frame, or none. A chunk that nobody expects loses its payload (placed = false).
     virtual Result<std::optional<Arrival>> receive() = 0;
+    // Lets what is under way go on; delivers nothing, and leaves the last arrival alone. For pauses in long work.
+    virtual void progress() {}
     // Everything given to send() has left.
     [[nodiscard]] virtual bool sent_all() = 0;
     // Withdraws all expect()s: no more bytes go to their places.

@@ -91,6 +91,12 @@ public:
         }
         wake();
     }
+    // For a thread that does something long in pieces, between them.
+    void keep_moving() {
+        if (!step_) return;
+        const Lock lock = enter();
+        step();
+    }
     void wake() {
         nudged_ = true;
         rested_.notify_all();

@@ -107,6 +107,7 @@ private:
     void transmit(const FrameHeader& header, const Payload& payload);
     void transmit_control(FrameKind kind, std::uint32_t seq, std::vector<std::byte> payload = {});
     void handle(const Arrival& arrival, TimePoint now);
+    std::uint32_t checksum_of(std::span<const std::byte> payload);
     void handle_sequenced(const FrameHeader& header, const Arrival& arrival);
     void handle_nack(const FrameHeader& header, const Arrival& arrival);
     bool belongs(const FrameHeader& header);

@@ -32,4 +32,21 @@ double LinkBenchRow::checked_ratio() const { return median_ratio(checked, raw); 
 double LinkBenchRow::unchecked_ratio() const { return median_ratio(unchecked, raw); }
 bool LinkBenchRow::settled() const { return raw.spread() <= max_settled_spread; }
 
+const LinkBenchRow* LinkBench::best() const noexcept {
+    const auto found = std::max_element(rows.begin(), rows.end(), [](const LinkBenchRow& a, const LinkBenchRow& b) {
+        return a.checked.quantile(0.5) < b.checked.quantile(0.5);
+    });
+    return found == rows.end() ? nullptr : &*found;
+}
+
+const LinkBenchRow* LinkBench::nearest(std::uint64_t message_bytes) const noexcept {
+    const auto distance = [&](const LinkBenchRow& row) {
+        return std::abs(std::log2(static_cast<double>(row.message_bytes) / static_cast<double>(message_bytes)));
+    };
+    const auto found = std::min_element(rows.begin(), rows.end(), [&](const LinkBenchRow& a, const LinkBenchRow& b) {
+        return distance(a) < distance(b);
+    });
+    return found == rows.end() ? nullptr : &*found;
+}
+
 }  // namespace hetero::transport

@@ -9,12 +9,15 @@
 
 namespace hetero::transport {
 
+inline constexpr std::uint64_t usual_message_bytes = 1U << 20;
+
 struct LinkBenchOptions {
     // Multiples of 2 KiB, below 1 GiB.
     std::vector<std::uint64_t> message_bytes = {4U << 10, 16U << 10, 64U << 10, 256U << 10,
                                                 1U << 20, 4U << 20,  16U << 20, 64U << 20};
     std::uint64_t max_bytes = 512ULL << 20;  // of one transfer
     double round_s = 0.12;                   // one transfer takes about so long, if max_bytes allows
+    double usual_round_s = 1;                // likewise of usual_message_bytes, whose figure is the one to quote
     int rounds = 15;
     int round_trips = 5000;  // fewer on a slow link
 };
@@ -39,9 +42,20 @@ struct LinkBenchRow {
 };
 inline constexpr double max_settled_spread = 0.15;
 
+// States in chunks of usual_message_bytes, with another window.
+struct LinkBenchWindow {
+    std::uint64_t window_bytes = 0;
+    Sample checked;
+};
+
 struct LinkBench {
-    Sample raw_us, frames_us;  // one way, of 64 bytes: plain MPI, and PROBE and its answer
+    Sample raw_us, frames_us;        // one way, of 64 bytes: plain MPI, and PROBE and its answer
+    std::uint64_t window_bytes = 0;  // of `rows`: window_for() the measured link
     std::vector<LinkBenchRow> rows;
+    std::vector<LinkBenchWindow> windows;  // none where that size was not measured
+    // Of `rows`, by the median with checksums; null without rows. That of a size, or of the next to it.
+    [[nodiscard]] const LinkBenchRow* best() const noexcept;
+    [[nodiscard]] const LinkBenchRow* nearest(std::uint64_t message_bytes) const noexcept;
 };
 
 // Instead of prepare(); afterwards leave(). Empty on the higher rank. Usage: not an mpi: endpoint, or not under mpirun.

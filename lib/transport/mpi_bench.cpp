@@ -8,6 +8,7 @@
 #include <memory>
 #include <numeric>
 #include <thread>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/huge_pages.h"
@@ -15,6 +16,7 @@
 #include "transport/link_bench.h"
 #include "transport/mpi_raw.h"
 #include "transport/mpi_world.h"
+#include "transport/send_window.h"
 #include "transport/wire_stream.h"
 
 namespace hetero::transport {
@@ -89,6 +91,8 @@ private:
     Result<LinkBenchRow> row(std::uint64_t message, std::uint64_t bytes, int rounds);
     Result<double> measure(Step step, const kv::Header& header, std::uint64_t message, const Layers& layers);
     Result<double> send_state(const kv::Header& header, const Layers& layers, bool checksums);
+    Result<Layers> layers_of(const kv::Header& header);
+    Result<LinkBenchWindow> window(std::uint64_t window_bytes, std::uint64_t message, std::uint64_t bytes, int rounds);
     Status receive_state(bool checksums);
     Status start(bool checksums);
     Status drain();
@@ -110,7 +114,8 @@ private:
     MpiWorld::Peer* peer_;
     double patience_s_;
     RawMpi raw_;
-    std::uint64_t session_ = 0;  // the number of the step
+    std::uint64_t session_ = 0;       // the number of the step
+    std::uint64_t window_bytes_ = 0;  // of states; 0: the usual
     RawMpi::Memory memory_;
     // As memory_: kept from one transfer to the next.
     std::shared_ptr<LayerPool> layers_ = std::make_shared<LayerPool>(memory_bytes / (4U << 10));
@@ -134,7 +139,11 @@ Status Bench::drain() {
 
 Result<double> Bench::send_state(const kv::Header& header, const Layers& layers, bool checksums) {
     HETERO_CHECK(start(checksums));
-    const auto sink = wire_sink(world_->gate(), *peer_->sender, checksums);
+    const auto sink = wire_sink(world_->gate(), *peer_->sender, {.checksums = checksums});
+    if (window_bytes_ != 0) {
+        const auto lock = world_->gate().enter();
+        peer_->sender->set_window(window_bytes_);
+    }
     HETERO_CHECK(sink->begin(header));
     const auto begin = Clock::now();
     for (std::size_t l = 0; l < header.identity.n_layers; ++l)
@@ -164,8 +173,7 @@ Result<double> Bench::measure(Step step, const kv::Header& header, std::uint64_t
     return send_state(header, layers, step == Step::checked_state);
 }
 
-Result<LinkBenchRow> Bench::row(std::uint64_t message, std::uint64_t bytes, int rounds) {
-    const kv::Header header = header_of(message, bytes);
+Result<Bench::Layers> Bench::layers_of(const kv::Header& header) {
     HETERO_CHECK(kv::check_header(header));
     Layers layers;
     const std::uint64_t held = std::max<std::uint64_t>(2, memory_bytes / layer_bytes(header, 0, 0));
@@ -177,6 +185,26 @@ Result<LinkBenchRow> Bench::row(std::uint64_t message, std::uint64_t bytes, int 
         }
         layers.push_back(std::move(layer));
     }
+    return layers;
+}
+
+Result<LinkBenchWindow> Bench::window(std::uint64_t window_bytes, std::uint64_t message, std::uint64_t bytes,
+                                      int rounds) {
+    const kv::Header header = header_of(message, bytes);
+    HETERO_TRY(const Layers layers, layers_of(header));
+    LinkBenchWindow out{window_bytes, {}};
+    const std::uint64_t kept = std::exchange(window_bytes_, window_bytes);
+    for (int round = 0; round < rounds; ++round) {
+        HETERO_TRY(const double seconds, measure(Step::checked_state, header, message, layers));
+        out.checked.values.push_back(static_cast<double>(header.payload_bytes()) / seconds / 1e9);
+    }
+    window_bytes_ = kept;
+    return out;
+}
+
+Result<LinkBenchRow> Bench::row(std::uint64_t message, std::uint64_t bytes, int rounds) {
+    const kv::Header header = header_of(message, bytes);
+    HETERO_TRY(const Layers layers, layers_of(header));
     LinkBenchRow row;
     row.message_bytes = message;
     row.bytes = header.payload_bytes();
@@ -215,20 +243,31 @@ Result<LinkBench> Bench::lead(const LinkBenchOptions& options) {
     bench.raw_us = one_way_us(raw_s);
     HETERO_TRY(const MpiWorld::Measured measured, world_->measure(*peer_, round_trips));
     bench.frames_us = one_way_us(measured.round_trips_s);
-    const auto in_a_round = [&](double bytes_per_s) {
-        return std::min(static_cast<double>(options.max_bytes), bytes_per_s * options.round_s);
+    bench.window_bytes = window_bytes_ = window_for(measured.rate);
+    const auto in_seconds = [&](double bytes_per_s, double seconds) {
+        return static_cast<std::uint64_t>(std::min(static_cast<double>(options.max_bytes), bytes_per_s * seconds));
     };
     // Probes come into memory that is made for each: of fast links they see a part only.
-    constexpr std::uint64_t trial_message = 1U << 20;
-    const auto trial = std::max(trial_message, static_cast<std::uint64_t>(in_a_round(measured.rate.bytes_per_s)));
-    HETERO_CHECK(say(Step::raw_stream, trial_message, trial));
+    const std::uint64_t trial = std::max(usual_message_bytes, in_seconds(measured.rate.bytes_per_s, options.round_s));
+    HETERO_CHECK(say(Step::raw_stream, usual_message_bytes, trial));
     HETERO_TRY(const double trial_s,
-               on_mpi_thread([&] { return raw_.send(memory(trial_message), trial_message, trial); }));
-    const double wanted = in_a_round(static_cast<double>(trial) / trial_s);
+               on_mpi_thread([&] { return raw_.send(memory(usual_message_bytes), usual_message_bytes, trial); }));
+    const double rate = static_cast<double>(trial) / trial_s;
+    const std::uint64_t wanted = in_seconds(rate, options.round_s);
     for (const std::uint64_t message : options.message_bytes) {
-        if (static_cast<double>(message) > 4 * wanted) continue;  // would take too long on this link
-        HETERO_TRY(auto one, row(message, static_cast<std::uint64_t>(wanted), options.rounds));
+        if (message / 4 > wanted) continue;  // would take too long on this link
+        const bool usual = message == usual_message_bytes;
+        HETERO_TRY(auto one, row(message, usual ? in_seconds(rate, options.usual_round_s) : wanted, options.rounds));
         bench.rows.push_back(std::move(one));
+    }
+    const LinkBenchRow* usual_row = bench.nearest(usual_message_bytes);
+    if (usual_row != nullptr && usual_row->message_bytes == usual_message_bytes) {
+        constexpr int window_rounds = 5;
+        for (const std::uint64_t factor : {1, 4, 16, 64, 256}) {
+            HETERO_TRY(auto one,
+                       window(factor * usual_row->message_bytes, usual_row->message_bytes, wanted, window_rounds));
+            bench.windows.push_back(std::move(one));
+        }
     }
     HETERO_CHECK(say(Step::end, 0, 0));
     return bench;

@@ -11,9 +11,9 @@
 
 namespace hetero::transport {
 
-// All MPI calls happen in receive(), which whoever moves frames calls under the gate; the other methods only take
-// notes. Every message is probed for its size before a receive is posted: Open MPI 4.1 writes beyond the buffer when a
-// message of its rendezvous protocol is longer than the receive (seen with the vader BTL).
+// All MPI calls happen in receive() and progress(), which whoever moves frames calls under the gate; the other methods
+// only take notes. Every message is probed for its size before a receive is posted: Open MPI 4.1 writes beyond the
+// buffer when a message of its rendezvous protocol is longer than the receive (seen with the vader BTL).
 class MpiChannel final : public Channel {
 public:
     // `sends_state`: which of the two directions of a transfer this side is; a pair of ranks may have one of each.
@@ -25,6 +25,7 @@ public:
     Status expect(std::uint32_t slot, std::span<std::byte> place, std::shared_ptr<void> owner) override;
     [[nodiscard]] bool withdraw(std::uint32_t slot) override { return places_.erase(slot) != 0; }
     Result<std::optional<Arrival>> receive() override;
+    void progress() override;
     [[nodiscard]] bool sent_all() override { return outbox_.empty() && sending_.empty(); }
     void cancel() noexcept override;
 

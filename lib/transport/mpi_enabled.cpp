@@ -49,10 +49,19 @@ Result<std::unique_ptr<kv::Source>> open_rank_source(const Endpoint& endpoint, c
     return wire_source(world->gate(), *peer->receiver, std::move(receiver), options.resume, options.confirm_later);
 }
 
+Result<LinkRate> measure_rank(const Endpoint& endpoint) {
+    HETERO_TRY(MpiWorld * world, world_of(endpoint));
+    HETERO_TRY(MpiWorld::Peer * peer, world->find(endpoint, true));
+    constexpr int round_trips = 21;  // the first few warm up
+    HETERO_TRY(const MpiWorld::Measured measured, world->measure(*peer, round_trips));
+    return measured.rate;
+}
+
 Result<std::unique_ptr<kv::Sink>> open_rank_sink(const Endpoint& endpoint) {
     HETERO_TRY(MpiWorld * world, world_of(endpoint));
     HETERO_TRY(MpiWorld::Peer * peer, world->open(endpoint, true));
-    return wire_sink(world->gate(), *peer->sender);
+    const auto measure = [endpoint] { return measure_rank(endpoint); };
+    return wire_sink(world->gate(), *peer->sender, {.checksums = true, .measure = measure});
 }
 
 // Where shards are exchanged, of this rank.
@@ -113,11 +122,7 @@ std::uint64_t resumed_mpi_bytes(const Endpoint& endpoint) {
 Result<LinkRate> measure_mpi(const Endpoint& endpoint) {
     if (sides_of(endpoint, false) != nullptr)
         return fail(Errc::usage, "{}: links of several ranks are not measured", to_string(endpoint));
-    HETERO_TRY(MpiWorld * world, world_of(endpoint));
-    HETERO_TRY(MpiWorld::Peer * peer, world->find(endpoint, true));
-    constexpr int round_trips = 21;  // the first few warm up
-    HETERO_TRY(const MpiWorld::Measured measured, world->measure(*peer, round_trips));
-    return measured.rate;
+    return measure_rank(endpoint);
 }
 
 std::optional<TransferStats> mpi_stats(const Endpoint& endpoint, bool sending) {

@@ -13,7 +13,7 @@
 
 namespace hetero::transport {
 
-inline constexpr std::uint64_t send_window_bytes = 16ULL << 20;  // unacknowledged; one frame is always allowed
+inline constexpr std::uint64_t send_window_bytes = 16ULL << 20;  // unacknowledged, of a link that was not measured
 inline constexpr std::uint64_t send_window_pieces = 256;         // likewise, those to keep counted
 
 struct OfferOptions {
@@ -33,6 +33,9 @@ public:
     // Offers a state: the header is checked and has tokens_per_chunk.
     Status begin(const kv::Header& header, OfferOptions options = {});
     bool step(TimePoint now);
+
+    // Unacknowledged bytes at most; one frame is always allowed.
+    void set_window(std::uint64_t bytes) noexcept { window_bytes_ = bytes; }
 
     [[nodiscard]] bool accepted() const noexcept { return stage_ >= Stage::streaming; }
     // Whether the piece of layer `layer_index` may be sent now.
@@ -72,6 +75,7 @@ private:
     Link* link_;
     TokenBucket bucket_;
     std::uint64_t charged_bytes_ = 0;
+    std::uint64_t window_bytes_ = send_window_bytes;
     bool window_full_ = false;  // until half of it is free: whoever sends is not woken for each frame
     Stage stage_ = Stage::idle;
     // Of the conversation, and the range that HELLO names.

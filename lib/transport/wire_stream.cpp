@@ -1,11 +1,17 @@
 #include "transport/wire_stream.h"
 
+#include <algorithm>
 #include <chrono>
 #include <mutex>
 #include <new>
 
+#include "transport/send_window.h"
+
 namespace hetero::transport {
 namespace {
+
+constexpr std::size_t slice_bytes = 128U << 10;
+constexpr std::uint64_t worth_measuring = 16U << 20;  // smaller states have arrived before a link is measured
 
 // Buffers of chunks on their way; they come back when the last frame that uses them is gone.
 class BufferPool : public std::enable_shared_from_this<BufferPool> {
@@ -36,8 +42,12 @@ private:
 
 class WireSink final : public kv::Sink {
 public:
-    WireSink(Gate& gate, Sender& sender, bool checksums)
-        : gate_(&gate), sender_(&sender), name_(sender.link().options().peer), checksums_(checksums) {}
+    WireSink(Gate& gate, Sender& sender, WireSinkOptions options)
+        : gate_(&gate),
+          sender_(&sender),
+          name_(sender.link().options().peer),
+          checksums_(options.checksums),
+          measure_(std::move(options.measure)) {}
     ~WireSink() override {
         if (committed_) return;
         const auto lock = gate_->enter();
@@ -90,6 +100,7 @@ public:
 private:
     Status begin_checked(const kv::Header& header) {
         header_ = header;
+        HETERO_CHECK(adapt_to_link());
         if (header_.tokens_per_chunk == 0) header_.tokens_per_chunk = kv::choose_tokens_per_chunk(header_);
         HETERO_CHECK(kv::check_header(header_));
         walk_.emplace(header_);
@@ -100,6 +111,14 @@ private:
         gate_->nudge();
         gate_->wait(lock, [&] { return sender_->accepted() || sender_->error(); });
         return failure();
+    }
+
+    Status adapt_to_link() {
+        if (!measure_ || header_.payload_bytes() < worth_measuring) return {};
+        HETERO_TRY(const LinkRate rate, measure_());
+        const auto lock = gate_->enter();
+        sender_->set_window(window_for(rate));
+        return {};
     }
 
     Status failure() const {
@@ -132,15 +151,27 @@ private:
                 kv::LayerChecksums& checksums) {
         Payload payload{
             owner, std::span(array_of(layer.part(place.part), place.array).bytes).subspan(place.offset, place.length)};
+        std::shared_ptr<BufferPool::Buffer> buffer;
         if (!owner) {
             // Copied, so that the caller may reuse its layer while frames are on their way or have to be sent again.
             // The buffers stay in cache; copy and checksum overlap with the transfer of earlier chunks.
-            auto buffer = pool_->take(place.length);
-            std::copy(payload.bytes.begin(), payload.bytes.end(), buffer->begin());
+            buffer = pool_->take(place.length);
+        }
+        // In slices: frames move on between them, as a socket runs dry sooner than a chunk has been summed up.
+        std::uint32_t crc = 0;
+        for (std::size_t at = 0; (buffer || checksums_) && at < place.length; at += slice_bytes) {
+            auto slice = payload.bytes.subspan(at, std::min<std::size_t>(slice_bytes, place.length - at));
+            if (buffer) {
+                std::copy(slice.begin(), slice.end(), buffer->data() + at);
+                slice = std::span<const std::byte>(*buffer).subspan(at, slice.size());
+            }
+            if (checksums_) crc = crc32c(slice, crc);
+            gate_->keep_moving();
+        }
+        if (buffer) {
             payload.bytes = std::span<const std::byte>(*buffer).first(place.length);
             payload.owner = std::move(buffer);
         }
-        const std::uint32_t crc = checksums_ ? crc32c(payload.bytes) : 0;
         array_of(place.part == kv::PartId::k ? checksums.k : checksums.v, place.array).push_back(crc);
 
         auto lock = gate_->enter();
@@ -159,6 +190,7 @@ private:
     Sender* sender_;
     std::string name_;
     bool checksums_;
+    std::function<Result<LinkRate>()> measure_;
     kv::Header header_;
     std::optional<ChunkWalk> walk_;
     std::vector<std::vector<kv::LayerChecksums>> tables_;  // [sequence][layer]
@@ -236,8 +268,8 @@ private:
         while (receiver_->wants_buffer()) {
             const std::uint64_t next = receiver_->next_buffer();
             lock.unlock();
-            auto buffer = receiver_->layers().take(header_, next / header_.identity.n_layers,
-                                                   next % header_.identity.n_layers);
+            auto buffer =
+                receiver_->layers().take(header_, next / header_.identity.n_layers, next % header_.identity.n_layers);
             if (buffer && resume_)
                 if (Status filled = resume_->fill(next, **buffer); !filled) buffer = tl::unexpected(filled.error());
             lock.lock();
@@ -267,7 +299,8 @@ Result<std::vector<std::shared_ptr<kv::Layer>>> first_buffers(Receiver& receiver
     const kv::Header& header = receiver.header();
     std::vector<std::shared_ptr<kv::Layer>> buffers;
     for (std::uint64_t i = 0; i < receiver.first_layers(); ++i) {
-        HETERO_TRY(auto buffer, receiver.layers().take(header, i / header.identity.n_layers, i % header.identity.n_layers));
+        HETERO_TRY(auto buffer,
+                   receiver.layers().take(header, i / header.identity.n_layers, i % header.identity.n_layers));
         HETERO_CHECK(resume.fill(i, *buffer));
         buffers.push_back(std::move(buffer));
     }
@@ -276,8 +309,8 @@ Result<std::vector<std::shared_ptr<kv::Layer>>> first_buffers(Receiver& receiver
 
 }  // namespace
 
-std::unique_ptr<kv::Sink> wire_sink(Gate& gate, Sender& sender, bool checksums) {
-    return std::make_unique<WireSink>(gate, sender, checksums);
+std::unique_ptr<kv::Sink> wire_sink(Gate& gate, Sender& sender, WireSinkOptions options) {
+    return std::make_unique<WireSink>(gate, sender, std::move(options));
 }
 
 Result<std::unique_ptr<kv::Source>> wire_source(Gate& gate, Receiver& receiver, ReceiverOptions options,

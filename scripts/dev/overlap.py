@@ -52,7 +52,8 @@ def main():
     parser.add_argument("--shaped", action="store_true", help="a link between network namespaces instead of --max-rate")
     options = parser.parse_args()
 
-    work = tempfile.mkdtemp(prefix="hetero-overlap-")
+    folder = tempfile.TemporaryDirectory(prefix="hetero-overlap-")
+    work = folder.name
     path = lambda name: os.path.join(work, name)
     chosen = random.Random(1)
     with open(path("tokens"), "w") as file:

@@ -124,23 +124,3 @@ setup() {
   refuses 3 "no tensor 'state'" kv-send "$HETERO_TESTDATA"/golden/tiny/llama/bf16/model.safetensors -o y.h5
   [ ! -e y.safetensors ]
 }
-
-@test "PyTorch and NumPy read pages as vLLM lays them out" {
-  python=${HETERO_PYTHON:-python3}
-  "$python" -c 'import numpy, safetensors, h5py' 2>/dev/null || skip "no Python with numpy, safetensors and h5py"
-  kv-send a.h5 --layout hnd --block 4 --rope interleaved -o pages.safetensors -q
-  "$python" - <<'END'
-import h5py, numpy as np
-from safetensors.numpy import load_file
-pages = load_file("pages.safetensors")
-layers = h5py.File("a.h5")["sequences/0000/layers"]
-for name in ("k", "v"):
-    x = np.asarray(layers["001"][name])  # [token][head][dim]
-    t, h, d = x.shape
-    if name == "k":
-        x = x.reshape(t, h, 2, d // 2).swapaxes(2, 3).reshape(t, h, d)
-    x = np.pad(x, ((0, -t % 4), (0, 0), (0, 0))).reshape(-1, 4, h, d).transpose(0, 2, 1, 3)
-    y = pages["sequences.0.layers.1." + name]
-    assert y.shape == x.shape and np.array_equal(x.view(np.uint16), y.view(np.uint16)), name
-END
-}

@@ -1,9 +1,9 @@
 #!/bin/bash
-# kill_drill.sh ROUNDS MPI_RANK MPIRUN [SEED]: SIGKILL at random moments of transfers into a file. Each job ends within its
+# kill_drill.sh KILLS MPI_RANK MPIRUN [SEED]: SIGKILL at random moments of transfers into a file. Each job ends within its
 # time-out and 3.5 s, no output is there unless it is complete, and what the next job goes on with gives the bytes of
 # an unbroken transfer.
 set -u
-rounds=$1 rank=$2 mpirun=$3 RANDOM=${4:-1}
+kills=$1 rank=$2 mpirun=$3 RANDOM=${4:-1}
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -31,8 +31,8 @@ check_output() {
 }
 
 finished=0 resumed=0 killed=0 slowest=0
-for ((round = 1; round <= rounds; ++round)); do
-  victim=$((RANDOM % 3)) ms=$((RANDOM % 1300)) recovery=
+for ((round = 1; killed < kills; ++round)); do  # one that goes on may be done before it is killed
+  victim=$((RANDOM % 3)) ms=$((RANDOM % 1000)) recovery=
   [ $((RANDOM % 2)) = 0 ] || recovery=--enable-recovery
   start
   until [ -s "$work/0" ] && [ -s "$work/1" ]; do
@@ -60,5 +60,5 @@ wait $job || no "the last transfer failed"
 check_output
 left=$(ls -A "$work/files" | grep -c 'journal$')
 [ "$left" = 0 ] || no "journals are left"
-echo "$rounds rounds, $killed with a kill; $finished transfers ended with the right bytes, $resumed of them resumed;" \
+echo "$((round - 1)) rounds, $killed with a kill; $finished transfers ended with the right bytes, $resumed of them resumed;" \
   "slowest end after a kill $slowest ms"

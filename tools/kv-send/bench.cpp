@@ -1,15 +1,10 @@
 #include "bench.h"
 
-#include <algorithm>
-#include <cmath>
-
 #include "base/units.h"
 #include "transport/link_bench.h"
 
 namespace hetero::tool {
 namespace {
-
-constexpr double usual_chunk_bytes = 1 << 20;
 
 Json json_of(const transport::Sample& sample, const char* unit) {
     return {{std::string("p50_") + unit, number(sample.quantile(0.5))},
@@ -51,7 +46,32 @@ std::string table(const transport::LinkBench& bench) {
                     ? fmt::format(" {:>8.1f}% {:>8.1f}%\n", 100 * row.checked_ratio(), 100 * row.unchecked_ratio())
                     : fmt::format(" unsettled: raw varies by {:.0f}%\n", 100 * row.raw.spread());
     }
+    if (const transport::LinkBenchRow* best = bench.best()) {
+        const transport::LinkBenchRow* usual = bench.nearest(transport::usual_message_bytes);
+        text +=
+            fmt::format("\nchunks of {}: {:.3f} GB/s, {:.0f}% of the best ({})\nwindow from the measured link: {}\n",
+                        format_bytes(usual->message_bytes), usual->checked.quantile(0.5),
+                        100 * usual->checked.quantile(0.5) / best->checked.quantile(0.5),
+                        format_bytes(best->message_bytes), format_bytes(bench.window_bytes));
+    }
+    for (const transport::LinkBenchWindow& window : bench.windows)
+        text += fmt::format("{} a window of {:>9}: {:.3f} GB/s\n", &window == &bench.windows.front() ? "with" : "    ",
+                            format_bytes(window.window_bytes), window.checked.quantile(0.5));
     return text;
+}
+
+Json choice_of(const transport::LinkBench& bench) {
+    const transport::LinkBenchRow *best = bench.best(), *usual = bench.nearest(transport::usual_message_bytes);
+    Json windows = Json::array();
+    for (const transport::LinkBenchWindow& window : bench.windows)
+        windows.push_back(
+            {{"window_bytes", window.window_bytes}, {"gb_per_s_p50", number(window.checked.quantile(0.5))}});
+    return {{"window_bytes", bench.window_bytes},
+            {"chunk_bytes", usual->message_bytes},
+            {"gb_per_s_p50", number(usual->checked.quantile(0.5))},
+            {"best_chunk_bytes", best->message_bytes},
+            {"best_gb_per_s_p50", number(best->checked.quantile(0.5))},
+            {"windows", std::move(windows)}};
 }
 
 }  // namespace
@@ -76,13 +96,8 @@ Status bench(Tool& tool, const std::string& peer, const std::vector<std::string>
     Json rows = Json::array();
     for (const transport::LinkBenchRow& row : result.rows) rows.push_back(json_of(row));
     report["bandwidth"] = std::move(rows);
-    // Of the size nearest to the chunks of states.
-    const auto usual = std::min_element(result.rows.begin(), result.rows.end(), [](const auto& a, const auto& b) {
-        const auto distance = [](const transport::LinkBenchRow& row) {
-            return std::abs(std::log2(static_cast<double>(row.message_bytes) / usual_chunk_bytes));
-        };
-        return distance(a) < distance(b);
-    });
+    report["choice"] = choice_of(result);
+    const transport::LinkBenchRow* usual = result.nearest(transport::usual_message_bytes);
     report["bytes"] = usual->bytes;
     report["seconds"] = number(static_cast<double>(usual->bytes) / 1e9 / usual->checked.quantile(0.5));
     report["gb_per_s"] = number(usual->checked.quantile(0.5));

@@ -139,7 +139,7 @@ TEST_CASE("payload bytes are those of all tensors") {
     CHECK(state.header.payload_bytes() == bytes);
 }
 
-TEST_CASE("the chunk length: 1 to 4 MiB of values, whole channel groups") {
+TEST_CASE("the chunk length: 1 to 4 MiB of values or as wanted, whole channel groups") {
     Plan plan;
     plan.n_kv_heads = 3;
     plan.n_heads = 9;
@@ -149,6 +149,9 @@ TEST_CASE("the chunk length: 1 to 4 MiB of values, whole channel groups") {
     const std::uint32_t tokens = kv::choose_tokens_per_chunk(header);
     CHECK(tokens * row >= 1U << 20);
     CHECK(tokens * row <= 4U << 20);
+    const std::uint32_t fewer = kv::choose_tokens_per_chunk(header, 64U << 10);
+    CHECK(fewer * row >= 64U << 10);
+    CHECK(fewer * row <= 128U << 10);
     header.k_schemes[0] = int8_scheme(quant::Axis::channel, 48, true);
     header.v_schemes[0] = int8_scheme(quant::Axis::channel, 5, true);
     CHECK(kv::choose_tokens_per_chunk(header) % 240 == 0);

@@ -93,7 +93,7 @@ TEST_CASE("of several shards the first gets the logits, and all the pending toke
     Image images[2];
     std::vector<std::unique_ptr<kv::Sink>> sinks;
     for (Image& image : images) sinks.push_back(image.sink());
-    const auto split = kv::split_heads(std::move(sinks), kv::cuts_for_ranks(2), "shards", {"test", "1", "shards"});
+    const auto split = kv::split_heads(std::move(sinks), kv::cuts_for_ranks(2), "shards");
     Late late(state);
     REQUIRE(convert(late, *split, "f16"));
     const kv::State first = images[0].state(), second = images[1].state();

@@ -3,6 +3,8 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <utility>
+#include <vector>
 
 using namespace hetero;
 using namespace hetero::transport;
@@ -29,4 +31,23 @@ TEST_CASE("ours is compared with plain MPI of the same round, and only where tha
     row.raw.values[3] = 112;
     CHECK_FALSE(row.settled());
     CHECK_FALSE(LinkBenchRow{}.settled());
+}
+
+TEST_CASE("the best size is that with the highest median, the chosen one stands for its neighbours") {
+    LinkBench bench;
+    CHECK(bench.best() == nullptr);
+    CHECK(bench.nearest(1U << 20) == nullptr);
+    for (const auto& [bytes, rates] :
+         {std::pair(64U << 10, std::vector<double>{1, 2, 9}), std::pair(256U << 10, std::vector<double>{3, 3, 3}),
+          std::pair(4U << 20, std::vector<double>{2, 2.5, 2.5})}) {
+        LinkBenchRow row;
+        row.message_bytes = bytes;
+        row.checked.values = rates;
+        bench.rows.push_back(row);
+    }
+    CHECK(bench.best() == &bench.rows[1]);
+    CHECK(bench.nearest(64U << 10) == &bench.rows[0]);
+    CHECK(bench.nearest(512U << 10) == &bench.rows[1]);
+    CHECK(bench.nearest(2U << 20) == &bench.rows[2]);
+    CHECK(bench.nearest(1U << 30) == &bench.rows[2]);
 }

@@ -96,9 +96,9 @@ case $scenario in
   killed)  # any rank: the others end by themselves with a message, and no file is there
     model
     for victim in 0 1 2 3 4; do
-      # Slowed down, so that the kill is in the middle.
-      { for ((i = 0; i < 300; ++i)); do [ -s pid.$victim ] && break; sleep 0.1; done
-        sleep 1.5; kill -KILL "$(cat pid.$victim)"; } &
+      # Slowed down, so that the kill is in the middle: all receivers have an unfinished output.
+      { for ((i = 0; i < 300; ++i)); do [ "$(ls -A | grep -c '^\.x\.')" -ge 3 ] && break; sleep 0.1; done
+        kill -KILL "$(cat pid.$victim)"; } &
       job --enable-recovery -n 2 bash -c '"$@" & echo $! >pid.$OMPI_COMM_WORLD_RANK; wait $!
           echo $? >code.$OMPI_COMM_WORLD_RANK' _ kv-send a.h5 --tp 2 -o mpi:2-4 --max-rate 4K --timeout 4 : \
         -n 3 bash -c '"$@" & echo $! >pid.$OMPI_COMM_WORLD_RANK; wait $!

@@ -113,7 +113,7 @@ struct Candidate {
     // Estimates, without chance.
     double capacity_per_s = 0;  // requests, all pools at their best
     std::string binding;        // the resource that bounds it: "prefill compute", "decode memory", "link"
-    double ttft_alone_s = 0, itl_alone_s = 0;
+    double prefill_alone_s = 0, ttft_alone_s = 0, itl_alone_s = 0;
     double state_bytes = 0, transfer_alone_s = 0, visible_alone_s = 0, convert_s = 0;  // of a split
 
     // Played.

@@ -27,7 +27,8 @@ struct StageProfile {
 Result<StageProfile> parse_stage_profile(std::string_view text, const std::string& name);
 Result<StageProfile> read_stage_profile(const std::string& path);
 
-// Seconds of prefill as a + b (n - p) + c (n^2 - p^2), or a floor where short prompts show one. usage: fewer than two lengths.
+// Seconds of prefill as a + b (n - p) + c (n^2 - p^2), or a floor where short prompts show one. usage: fewer than two
+// lengths.
 Result<sched::PrefillTiming> fit_prefill(const StageProfile& profile);
 // Seconds of a step as a + b B + c S. Where no step had more than one sequence, what one more takes is `model`'s.
 Result<sched::DecodeTiming> fit_decode(const StageProfile& profile, const sched::DecodeTiming& model);

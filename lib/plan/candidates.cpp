@@ -5,7 +5,6 @@
 #include <set>
 
 #include "plan/cost.h"
-#include "plan/link.h"
 
 namespace hetero::plan {
 namespace {
@@ -197,10 +196,10 @@ std::vector<Forms> forms(const Problem& problem) {
     return out;
 }
 
-void set_link(const Problem& problem, Candidate& candidate, std::uint32_t tp) {
+void set_link(const Problem& problem, const LinkRates& rates, Candidate& candidate, std::uint32_t tp) {
     sched::LinkTiming& link = candidate.deployment.link;
-    link.latency_s = problem.link->latency_s;
-    link.bytes_per_s = problem.link->bytes_per_s * (problem.link->verified ? 1 : UsualFractions{}.link);
+    link.latency_s = rates.latency_s;
+    link.bytes_per_s = rates.bytes_per_s * (rates.verified ? 1 : UsualFractions{}.link);
     link.kv = kv_size(problem.shape, candidate.wire.bytes_per_token,
                       problem.shape.latent ? 1 : kv_replication(problem.shape, tp));
     link.layers = problem.shape.n_layers;
@@ -208,9 +207,9 @@ void set_link(const Problem& problem, Candidate& candidate, std::uint32_t tp) {
     link.overlapped = problem.workload.prompt_tokens >= 512;
     link.staging_fraction = candidate.wire.name == candidate.resident.name ? 0 : 1;
     link.resident_prefix = problem.prefix_at_decoder ? 1 : 0;
-    candidate.verified = candidate.verified && problem.link->verified;
-    if (!problem.link->verified)
-        candidate.assumed.push_back(fmt::format("link: 70 % of the specified rate ({})", problem.link->source));
+    candidate.verified = candidate.verified && rates.verified;
+    if (!rates.verified)
+        candidate.assumed.push_back(fmt::format("link: 70 % of the specified rate ({})", rates.source));
     if (!candidate.wire.quantized) return;
     const Side &from = problem.sides[candidate.groups[0].side], &to = problem.sides[candidate.groups[1].side];
     const double values = problem.formats.front().bytes_per_token;
@@ -241,7 +240,6 @@ void set_link(const Problem& problem, Candidate& candidate, std::uint32_t tp) {
 void add_split(const Problem& problem, std::size_t p, std::size_t d, SearchResult& out) {
     const Side &from = problem.sides[p], &to = problem.sides[d];
     const bool same = p == d;
-    if (same && from.devices() < 2) return;
     for (const std::string& p_dtype : from.dtypes) {
         for (const std::string& d_dtype : to.dtypes) {
             if (same && p_dtype != d_dtype) continue;
@@ -264,7 +262,7 @@ void add_split(const Problem& problem, std::size_t p, std::size_t d, SearchResul
                                 candidate.deployment.first_token = problem.first_token;
                                 add_group(candidate, {p, sched::Role::prefill, p_tp, n_p, p_dtype}, prefill);
                                 add_group(candidate, {d, sched::Role::decode, d_tp, n_d, d_dtype}, decode);
-                                set_link(problem, candidate, d_tp);
+                                set_link(problem, *problem.links[p][d], candidate, d_tp);
                                 stop = !candidate.inadmissible.empty();
                                 finish(problem, std::move(candidate), out);
                                 if (stop) break;
@@ -382,13 +380,19 @@ void estimate(const Problem& problem, Candidate& candidate) {
 void add_candidates(const Problem& problem, SearchResult& out) {
     for (std::size_t s = 0; s < problem.sides.size(); ++s) add_colocated(problem, s, out);
     add_side_by_side(problem, out);
-    if (!problem.link) {
-        out.notes.emplace_back(
-            "no split is compared: the rate of the link is not known; give --link, or a fleet's profile");
-        return;
+    for (std::size_t p = 0; p < problem.sides.size(); ++p) {
+        for (std::size_t d = 0; d < problem.sides.size(); ++d) {
+            if (p == d && problem.sides[p].devices() < 2) continue;
+            if (problem.links[p][d]) {
+                add_split(problem, p, d, out);
+            } else {
+                out.notes.push_back(fmt::format(
+                    "no split from {} to {} is compared: the rate of the link is not known; give --link, or a fleet's "
+                    "profile",
+                    problem.sides[p].name, problem.sides[d].name));
+            }
+        }
     }
-    for (std::size_t p = 0; p < problem.sides.size(); ++p)
-        for (std::size_t d = 0; d < problem.sides.size(); ++d) add_split(problem, p, d, out);
 }
 
 }  // namespace hetero::plan

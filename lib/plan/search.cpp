@@ -69,7 +69,8 @@ Status check(const Problem& problem) {
                     load.prompt_tokens);
     if (load.rate_per_s && !(*load.rate_per_s > 0)) return fail(Errc::usage, "a rate must be above 0");
     if (problem.simulated_requests == 0) return fail(Errc::usage, "no requests to play");
-    if (problem.shape.n_layers == 0 || problem.shape.n_heads == 0) return fail(Errc::usage, "a model without layers");
+    if (problem.shape.n_layers == 0 || problem.shape.n_heads == 0 || problem.shape.n_kv_heads == 0)
+        return fail(Errc::usage, "a model without layers");
     return {};
 }
 
@@ -110,6 +111,8 @@ Result<Figures> play(const Problem& problem, const Candidate& candidate, double 
     out.e2e_p50_s = percentile(outcome.e2e_s, 50);
     out.e2e_p99_s = percentile(outcome.e2e_s, 99);
     out.tpot_mean_s = mean(outcome.tpot_s);
+    out.ttft_goal_s = percentile(outcome.ttft_s, 100 * problem.goals.attainment);
+    out.tpot_goal_s = percentile(outcome.tpot_s, 100 * problem.goals.attainment);
     out.itl_p50_s = outcome.itl.percentile_s(50);
     out.itl_p99_s = outcome.itl.percentile_s(99);
     out.attainment = outcome.attainment();

@@ -1,6 +1,7 @@
 // Deployments of one model on one or two kinds of machines, compared: colocated, time-sliced, side by side, split over
 // machines alike, split over unlike ones. Estimates first, then the promising ones are played on a virtual clock.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -66,8 +67,8 @@ struct Problem {
     std::vector<Side> sides;  // one or two
     Workload workload;
     Goals goals;
-    std::optional<LinkRates> link;
-    std::vector<KvFormat> formats;  // the first is unquantized
+    std::array<std::array<std::optional<LinkRates>, 2>, 2> links;  // [from side][to side], between their instances
+    std::vector<KvFormat> formats;                                 // the first is unquantized
     sched::FirstToken first_token = sched::FirstToken::prefill;
     bool prefix_at_decoder = false;  // cached tokens need not be sent
     double usable_memory = 0.9;      // fraction of a device's
@@ -91,6 +92,7 @@ struct Figures {
     double rate_per_s = 0;
     double ttft_p50_s = 0, ttft_p99_s = 0, itl_p50_s = 0, itl_p99_s = 0, e2e_p50_s = 0, e2e_p99_s = 0;
     double tpot_mean_s = 0, ttft_mean_s = 0;
+    double ttft_goal_s = 0, tpot_goal_s = 0;  // at the percentile that the goals ask for
     double attainment = 0, prefill_busy = 0, decode_busy = 0, link_busy = 0, batch_mean = 0;
     double queue_s = 0, prefill_s = 0, reserve_s = 0, transfer_s = 0, decode_s = 0;  // means of a request's stages
     double output_tokens_per_s = 0;

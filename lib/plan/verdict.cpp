@@ -32,14 +32,15 @@ void missed_goals(const Problem& problem, const Candidate& closest, Decision& de
     std::string text = fmt::format("no deployment keeps the goals; closest is {}", kind_name(closest.kind));
     if (closest.figures) {
         const Figures& figures = *closest.figures;
-        text += fmt::format(": {:.1f} % of {:.1f} % of requests at {:.4g} requests/s", figures.attainment * 100,
-                            problem.goals.attainment * 100, figures.rate_per_s);
-        if (figures.ttft_p50_s > problem.goals.ttft_s)
-            text += fmt::format(", median time to first token {}, {} too much", milliseconds(figures.ttft_p50_s),
-                                milliseconds(figures.ttft_p50_s - problem.goals.ttft_s));
-        if (figures.tpot_mean_s > problem.goals.itl_s)
-            text += fmt::format(", between tokens {}, {} too much", milliseconds(figures.tpot_mean_s),
-                                milliseconds(figures.tpot_mean_s - problem.goals.itl_s));
+        text += fmt::format(": {:.1f} % of requests keep them at {:.4g} requests/s, {:.1f} % should",
+                            figures.attainment * 100, figures.rate_per_s, problem.goals.attainment * 100);
+        if (figures.ttft_goal_s > problem.goals.ttft_s)
+            text += fmt::format(", at that percentile time to first token {}, {} too much",
+                                milliseconds(figures.ttft_goal_s),
+                                milliseconds(figures.ttft_goal_s - problem.goals.ttft_s));
+        if (figures.tpot_goal_s > problem.goals.itl_s)
+            text += fmt::format(", between tokens {}, {} too much", milliseconds(figures.tpot_goal_s),
+                                milliseconds(figures.tpot_goal_s - problem.goals.itl_s));
     }
     if (problem.workload.rate_per_s && closest.capacity_per_s < *problem.workload.rate_per_s)
         text +=

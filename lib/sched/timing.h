@@ -2,6 +2,7 @@
 // All times in seconds.
 #pragma once
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -9,13 +10,18 @@
 namespace hetero::sched {
 
 struct PrefillTiming {
-    double overhead_s = 0;   // of every batch
-    double per_token_s = 0;  // products with weights, and what is exchanged between devices
-    double per_pair_s = 0;   // attention: of each of the n^2 - p^2 pairs of a prompt of n tokens, p of them cached
-    double floor_s = 0;      // reading all weights once: no batch is faster
+    double overhead_s = 0;    // of every batch
+    double per_token_s = 0;   // products with weights, and what is exchanged between devices
+    double per_pair_s = 0;    // attention: of each of the n^2 - p^2 pairs of a prompt of n tokens, p of them cached
+    double floor_s = 0;       // reading all weights once: no batch is faster
+    double chunk_tokens = 0;  // computed at once, with overhead and floor of their own; 0: all
 
     [[nodiscard]] double seconds(double tokens, double pairs) const noexcept {
-        return overhead_s + std::max(floor_s, tokens * per_token_s + pairs * per_pair_s);
+        const double n = chunks(tokens);
+        return n * overhead_s + std::max(n * floor_s, tokens * per_token_s + pairs * per_pair_s);
+    }
+    [[nodiscard]] double chunks(double tokens) const noexcept {
+        return chunk_tokens > 0 ? std::max(1.0, std::ceil(tokens / chunk_tokens)) : 1;
     }
 };
 

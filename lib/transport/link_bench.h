@@ -6,7 +6,6 @@
 
 #include "base/result.h"
 #include "transport/endpoint.h"
-#include "transport/link_choice.h"
 
 namespace hetero::transport {
 
@@ -43,18 +42,18 @@ struct LinkBenchRow {
 };
 inline constexpr double max_settled_spread = 0.15;
 
-// States in chunks of the size that choose_for() takes, with another window.
+// States in chunks of usual_message_bytes, with another window.
 struct LinkBenchWindow {
     std::uint64_t window_bytes = 0;
     Sample checked;
 };
 
 struct LinkBench {
-    Sample raw_us, frames_us;  // one way, of 64 bytes: plain MPI, and PROBE and its answer
-    LinkChoice choice;         // from the measured link; its window is that of `rows`
+    Sample raw_us, frames_us;        // one way, of 64 bytes: plain MPI, and PROBE and its answer
+    std::uint64_t window_bytes = 0;  // of `rows`: window_for() the measured link
     std::vector<LinkBenchRow> rows;
-    std::vector<LinkBenchWindow> windows;  // none where the chosen size was not measured
-    // Of `rows`, by the median with checksums; null without rows. That of the chosen size, or of the next to it.
+    std::vector<LinkBenchWindow> windows;  // none where that size was not measured
+    // Of `rows`, by the median with checksums; null without rows. That of a size, or of the next to it.
     [[nodiscard]] const LinkBenchRow* best() const noexcept;
     [[nodiscard]] const LinkBenchRow* nearest(std::uint64_t message_bytes) const noexcept;
 };

@@ -16,6 +16,7 @@
 #include "transport/link_bench.h"
 #include "transport/mpi_raw.h"
 #include "transport/mpi_world.h"
+#include "transport/send_window.h"
 #include "transport/wire_stream.h"
 
 namespace hetero::transport {
@@ -192,12 +193,12 @@ Result<LinkBenchWindow> Bench::window(std::uint64_t window_bytes, std::uint64_t 
     const kv::Header header = header_of(message, bytes);
     HETERO_TRY(const Layers layers, layers_of(header));
     LinkBenchWindow out{window_bytes, {}};
-    const std::uint64_t chosen = std::exchange(window_bytes_, window_bytes);
+    const std::uint64_t kept = std::exchange(window_bytes_, window_bytes);
     for (int round = 0; round < rounds; ++round) {
         HETERO_TRY(const double seconds, measure(Step::checked_state, header, message, layers));
         out.checked.values.push_back(static_cast<double>(header.payload_bytes()) / seconds / 1e9);
     }
-    window_bytes_ = chosen;
+    window_bytes_ = kept;
     return out;
 }
 
@@ -242,8 +243,7 @@ Result<LinkBench> Bench::lead(const LinkBenchOptions& options) {
     bench.raw_us = one_way_us(raw_s);
     HETERO_TRY(const MpiWorld::Measured measured, world_->measure(*peer_, round_trips));
     bench.frames_us = one_way_us(measured.round_trips_s);
-    bench.choice = choose_for(measured.rate);
-    window_bytes_ = bench.choice.window_bytes;
+    bench.window_bytes = window_bytes_ = window_for(measured.rate);
     const auto in_seconds = [&](double bytes_per_s, double seconds) {
         return static_cast<std::uint64_t>(std::min(static_cast<double>(options.max_bytes), bytes_per_s * seconds));
     };
@@ -260,11 +260,12 @@ Result<LinkBench> Bench::lead(const LinkBenchOptions& options) {
         HETERO_TRY(auto one, row(message, usual ? in_seconds(rate, options.usual_round_s) : wanted, options.rounds));
         bench.rows.push_back(std::move(one));
     }
-    const LinkBenchRow* chosen = bench.nearest(bench.choice.chunk_bytes);
-    if (chosen != nullptr && chosen->message_bytes == bench.choice.chunk_bytes) {
+    const LinkBenchRow* usual_row = bench.nearest(usual_message_bytes);
+    if (usual_row != nullptr && usual_row->message_bytes == usual_message_bytes) {
         constexpr int window_rounds = 5;
         for (const std::uint64_t factor : {1, 4, 16, 64, 256}) {
-            HETERO_TRY(auto one, window(factor * chosen->message_bytes, chosen->message_bytes, wanted, window_rounds));
+            HETERO_TRY(auto one,
+                       window(factor * usual_row->message_bytes, usual_row->message_bytes, wanted, window_rounds));
             bench.windows.push_back(std::move(one));
         }
     }

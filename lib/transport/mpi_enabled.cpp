@@ -57,13 +57,11 @@ Result<LinkRate> measure_rank(const Endpoint& endpoint) {
     return measured.rate;
 }
 
-// `adapts`: to the link. Not where shards are exchanged: their chunks have to be of one length.
-Result<std::unique_ptr<kv::Sink>> open_rank_sink(const Endpoint& endpoint, bool adapts) {
+Result<std::unique_ptr<kv::Sink>> open_rank_sink(const Endpoint& endpoint) {
     HETERO_TRY(MpiWorld * world, world_of(endpoint));
     HETERO_TRY(MpiWorld::Peer * peer, world->open(endpoint, true));
-    WireSinkOptions options;
-    if (adapts) options.measure = [endpoint] { return measure_rank(endpoint); };
-    return wire_sink(world->gate(), *peer->sender, std::move(options));
+    const auto measure = [endpoint] { return measure_rank(endpoint); };
+    return wire_sink(world->gate(), *peer->sender, {.checksums = true, .measure = measure});
 }
 
 // Where shards are exchanged, of this rank.
@@ -91,12 +89,12 @@ Result<std::unique_ptr<kv::Source>> open_mpi_source(const Endpoint& endpoint, co
 
 Result<std::unique_ptr<kv::Sink>> open_mpi_sink(const Endpoint& endpoint, const TransportOptions&) {
     const ShardSides* sides = sides_of(endpoint, false);
-    if (sides == nullptr) return open_rank_sink(endpoint, true);
+    if (sides == nullptr) return open_rank_sink(endpoint);
     const auto open = [&](int rank) {
         Endpoint one = endpoint;
         one.rank = rank;
         one.ranks = 1;
-        return open_rank_sink(one, false);
+        return open_rank_sink(one);
     };
     return shard_sink(*sides, MpiWorld::running()->rank(), open);
 }

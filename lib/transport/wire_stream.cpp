@@ -5,7 +5,7 @@
 #include <mutex>
 #include <new>
 
-#include "transport/link_choice.h"
+#include "transport/send_window.h"
 
 namespace hetero::transport {
 namespace {
@@ -116,11 +116,8 @@ private:
     Status adapt_to_link() {
         if (!measure_ || header_.payload_bytes() < worth_measuring) return {};
         HETERO_TRY(const LinkRate rate, measure_());
-        const LinkChoice choice = choose_for(rate);
-        if (header_.tokens_per_chunk == 0)
-            header_.tokens_per_chunk = kv::choose_tokens_per_chunk(header_, choice.chunk_bytes);
         const auto lock = gate_->enter();
-        sender_->set_window(choice.window_bytes);
+        sender_->set_window(window_for(rate));
         return {};
     }
 

@@ -17,7 +17,7 @@ namespace hetero::transport {
 // Another thread must call step() under `gate`, and changed() after it. Gate and machine outlive the stream.
 struct WireSinkOptions {
     bool checksums = true;  // without (a receiver that verifies refuses the state): for measurements of what they cost
-    // Of the link, before a state is offered: chunk length, where the header leaves it open, and window follow from it.
+    // Of the link, before a state is offered: the window follows from it.
     std::function<Result<LinkRate>()> measure = nullptr;
 };
 std::unique_ptr<kv::Sink> wire_sink(Gate& gate, Sender& sender, WireSinkOptions options = {});

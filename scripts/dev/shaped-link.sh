@@ -15,7 +15,10 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do
   shift
 done
 shift # --
-[ $# -gt 0 ] && [ ${#first[@]} -gt 0 ] || { echo "two commands, with -- between them" >&2; exit 2; }
+if [ $# -eq 0 ] || [ ${#first[@]} -eq 0 ]; then
+  echo "two commands, with -- between them" >&2
+  exit 2
+fi
 
 id=$$
 net=10.$((id / 250 % 200 + 20)).$((id % 250))

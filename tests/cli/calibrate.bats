@@ -59,7 +59,7 @@ texts() {
   [ ! -e x.h5 ]
   refuses 2 'exclude each other' kv-quantize a.h5 --plan plan.toml --preset hk8 -o x.h5
   refuses 2 'a plan says it itself' kv-quantize a.h5 --plan plan.toml --group 8 -o x.h5
-  refuses 3 'nosuch.toml: cannot open precision plan' kv-quantize a.h5 --plan nosuch.toml -o x.h5
+  refuses 3 'nosuch.toml: cannot open plan' kv-quantize a.h5 --plan nosuch.toml -o x.h5
   sed 's/wf4:channel\|int[38]:channel:g32:asym/int9/' plan.toml >bad.toml
   refuses 3 "bad.toml:[0-9]+: 'k': .*unknown codec 'int9'" kv-quantize a.h5 --plan bad.toml -o x.h5
 }

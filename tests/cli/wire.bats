@@ -52,7 +52,7 @@ job() {
   refuses 2 'is of what goes to mpi:RANK' hetero-prefill -m "$tiny" -p a --wire-dtype int8 -o x.h5
   refuses 2 'is of what goes to mpi:RANK' kv-send x.h5 --wire-dtype auto -o y.h5
   refuses 2 "--wire-dtype: .*unknown codec 'int9'" hetero-prefill -m "$tiny" -p a --wire-dtype int9 -o mpi:1
-  refuses 3 'nosuch.toml: cannot open precision plan' hetero-prefill -m none.gguf -p a --plan nosuch.toml -o x.h5
+  refuses 3 'nosuch.toml: cannot open plan' hetero-prefill -m none.gguf -p a --plan nosuch.toml -o x.h5
   refuses 3 'plan is of another model' \
     hetero-prefill -m "$HETERO_TESTDATA/golden/tiny/gguf/qwen2-q8_0.gguf" -p a --plan plan.toml -o x.h5
   hetero-prefill -m "$tiny" --tokens 1,2,3 -o - -q | kv-quantize - --dtype int8 -o q.h5 -q
@@ -131,6 +131,7 @@ job() {
 }
 
 @test "kv-send goes on where a transfer broke off, and starts anew when it is asked to" {
+  need_mpi
   hetero-prefill -m "$tiny" --tokens @a.ids -o a.h5 -q
   kv-send a.h5 -o whole.h5 -q
   chunks=$(kv-send a.h5 -o mpi:1 --dry-run --json -q | sed -n 's/^ *"chunks": \([0-9]*\).*/\1/p' | sort -n | tail -n 1)

@@ -47,13 +47,12 @@ std::string table(const transport::LinkBench& bench) {
                     : fmt::format(" unsettled: raw varies by {:.0f}%\n", 100 * row.raw.spread());
     }
     if (const transport::LinkBenchRow* best = bench.best()) {
-        const transport::LinkBenchRow* chosen = bench.nearest(bench.choice.chunk_bytes);
-        text += fmt::format(
-            "\nchosen from the measured link: chunks of {}, a window of {}\n"
-            "chunks of {}: {:.3f} GB/s, {:.0f}% of the best ({})\n",
-            format_bytes(bench.choice.chunk_bytes), format_bytes(bench.choice.window_bytes),
-            format_bytes(chosen->message_bytes), chosen->checked.quantile(0.5),
-            100 * chosen->checked.quantile(0.5) / best->checked.quantile(0.5), format_bytes(best->message_bytes));
+        const transport::LinkBenchRow* usual = bench.nearest(transport::usual_message_bytes);
+        text +=
+            fmt::format("\nchunks of {}: {:.3f} GB/s, {:.0f}% of the best ({})\nwindow from the measured link: {}\n",
+                        format_bytes(usual->message_bytes), usual->checked.quantile(0.5),
+                        100 * usual->checked.quantile(0.5) / best->checked.quantile(0.5),
+                        format_bytes(best->message_bytes), format_bytes(bench.window_bytes));
     }
     for (const transport::LinkBenchWindow& window : bench.windows)
         text += fmt::format("{} a window of {:>9}: {:.3f} GB/s\n", &window == &bench.windows.front() ? "with" : "    ",
@@ -62,15 +61,14 @@ std::string table(const transport::LinkBench& bench) {
 }
 
 Json choice_of(const transport::LinkBench& bench) {
-    const transport::LinkBenchRow *best = bench.best(), *chosen = bench.nearest(bench.choice.chunk_bytes);
+    const transport::LinkBenchRow *best = bench.best(), *usual = bench.nearest(transport::usual_message_bytes);
     Json windows = Json::array();
     for (const transport::LinkBenchWindow& window : bench.windows)
         windows.push_back(
             {{"window_bytes", window.window_bytes}, {"gb_per_s_p50", number(window.checked.quantile(0.5))}});
-    return {{"chunk_bytes", bench.choice.chunk_bytes},
-            {"window_bytes", bench.choice.window_bytes},
-            {"measured_chunk_bytes", chosen->message_bytes},
-            {"gb_per_s_p50", number(chosen->checked.quantile(0.5))},
+    return {{"window_bytes", bench.window_bytes},
+            {"chunk_bytes", usual->message_bytes},
+            {"gb_per_s_p50", number(usual->checked.quantile(0.5))},
             {"best_chunk_bytes", best->message_bytes},
             {"best_gb_per_s_p50", number(best->checked.quantile(0.5))},
             {"windows", std::move(windows)}};

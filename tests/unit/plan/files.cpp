@@ -1,6 +1,7 @@
 // Traces and stage profiles, hostile ones too; fits.
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <random>
 
 #include "plan/fit.h"
@@ -137,6 +138,13 @@ TEST_CASE("stage profiles are read strictly, and their coefficients found again"
     CHECK(prefill.seconds(2048, 2048.0 * 2048) == doctest::Approx(0.01 + 0.2048 + 2e-8 * 2048 * 2048));
     const auto decode = must(fit_decode(profile, {}));
     CHECK(decode.seconds(1, 2048) == doctest::Approx(0.005 + 2.048e-3));
+    // In chunks of 512 each has its overhead.
+    std::string chunked = "stage_profile = 1\nchunk_tokens = 512\n";
+    for (const double n : {64, 300, 900, 1300})
+        chunked += fmt::format("[[prefill]]\ntokens = {}\nseconds = {}\n", n, 0.02 * std::ceil(n / 512) + 1e-4 * n);
+    const auto pieces = must(fit_prefill(must(parse_stage_profile(chunked, "s.toml"))));
+    CHECK(pieces.seconds(512, 512.0 * 512) == doctest::Approx(0.02 + 0.0512));
+    CHECK(pieces.seconds(513, 513.0 * 513) == doctest::Approx(0.04 + 0.0513));
     CHECK(has(error_of(parse_stage_profile("stage_profile = 1\n[[prefil]]\ntokens = 1\n", "s")), "'prefill'"));
     CHECK(has(error_of(parse_stage_profile("stage_profile = 1\n[[prefill]]\ntokens = 1\nseconds = 0\n", "s")),
               "above 0"));

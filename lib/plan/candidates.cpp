@@ -5,7 +5,6 @@
 #include <set>
 
 #include "plan/cost.h"
-#include "plan/link.h"
 
 namespace hetero::plan {
 namespace {
@@ -33,8 +32,6 @@ Built build(const Problem& problem, std::size_t index, sched::Role role, std::ui
     StageRates rates = found->rates;
     out.verified = found->verified;
     out.assumed = std::move(found->assumed);
-    if (dtype == problem.shape.stored_dtype && problem.shape.stored_bytes > 0 && side.device.products.empty())
-        rates.bytes_per_weight = problem.shape.stored_bytes / problem.shape.stored_params;
     if (tp > 1) {
         if (side.exchange_bytes_per_s) {
             rates.exchange_bytes_per_s = *side.exchange_bytes_per_s;
@@ -42,7 +39,8 @@ Built build(const Problem& problem, std::size_t index, sched::Role role, std::ui
             rates.exchange_bytes_per_s = UsualFractions{}.exchange * 100e9;
             out.verified = false;
             out.assumed.push_back(
-                fmt::format("{}: 70 GB/s between devices, as no link inside the machine is in the profile", side.name));
+                fmt::format("{}: {} GB/s between devices, as no link inside the machine is in the profile", side.name,
+                            rates.exchange_bytes_per_s / 1e9));
         }
     }
     const double prompt = problem.workload.prompt_tokens;
@@ -87,8 +85,11 @@ Built build(const Problem& problem, std::size_t index, sched::Role role, std::ui
 std::vector<std::uint32_t> degrees(const ModelShape& shape, const Side& side) {
     std::vector<std::uint32_t> out;
     const auto count = static_cast<std::uint32_t>(std::max(side.device.count, 1));
-    for (std::uint32_t tp = 1; tp <= count; ++tp)
-        if (count % tp == 0 && shape.n_heads % tp == 0) out.push_back(tp);
+    for (std::uint32_t tp = 1; tp <= count; ++tp) {
+        // KV heads are divided evenly, or each is held by the same number of devices.
+        const bool kv_heads_fit = shape.n_kv_heads % tp == 0 || tp % shape.n_kv_heads == 0;
+        if (count % tp == 0 && shape.n_heads % tp == 0 && kv_heads_fit) out.push_back(tp);
+    }
     return out;
 }
 
@@ -100,16 +101,15 @@ std::vector<std::uint32_t> counts(std::uint32_t most) {
     return out;
 }
 
-void add_group(const Problem& problem, Candidate& candidate, const Group& group, const Built& built) {
+void add_group(Candidate& candidate, const Group& group, const Built& built) {
     candidate.groups.push_back(group);
-    for (std::uint32_t i = 0; i < group.instances; ++i) candidate.deployment.workers.push_back(built.worker);
+    candidate.groups.back().worker = built.worker;
     candidate.verified = candidate.verified && built.verified;
     for (const std::string& line : built.assumed)
         if (std::find(candidate.assumed.begin(), candidate.assumed.end(), line) == candidate.assumed.end())
             candidate.assumed.push_back(line);
     if (candidate.inadmissible.empty()) candidate.inadmissible = built.inadmissible;
     candidate.missing_bytes = std::max(candidate.missing_bytes, built.missing_bytes);
-    static_cast<void>(problem);
 }
 
 // Whole machines are paid for.
@@ -148,7 +148,7 @@ void add_colocated(const Problem& problem, std::size_t s, SearchResult& out) {
                         candidate.kind = sharing == sched::Sharing::time_sliced ? Kind::time_sliced : Kind::colocated;
                         candidate.sharing = sharing;
                         candidate.wire = candidate.resident = resident;
-                        add_group(problem, candidate, {s, sched::Role::both, tp, n, dtype}, built);
+                        add_group(candidate, {s, sched::Role::both, tp, n, dtype, {}}, built);
                         finish(problem, std::move(candidate), out);
                         if (!built.inadmissible.empty()) break;  // more of them do not help
                     }
@@ -173,8 +173,7 @@ void add_side_by_side(const Problem& problem, SearchResult& out) {
                 if (side.dtypes.empty()) break;
                 const Built built = build(problem, s, sched::Role::both, tp, side.dtypes.front(), resident, sharing);
                 if (!built.inadmissible.empty()) continue;
-                add_group(problem, candidate, {s, sched::Role::both, tp, side.devices() / tp, side.dtypes.front()},
-                          built);
+                add_group(candidate, {s, sched::Role::both, tp, side.devices() / tp, side.dtypes.front(), {}}, built);
                 break;
             }
         }
@@ -197,10 +196,10 @@ std::vector<Forms> forms(const Problem& problem) {
     return out;
 }
 
-void set_link(const Problem& problem, Candidate& candidate, std::uint32_t tp) {
+void set_link(const Problem& problem, const LinkRates& rates, Candidate& candidate, std::uint32_t tp) {
     sched::LinkTiming& link = candidate.deployment.link;
-    link.latency_s = problem.link->latency_s;
-    link.bytes_per_s = problem.link->bytes_per_s * (problem.link->verified ? 1 : UsualFractions{}.link);
+    link.latency_s = rates.latency_s;
+    link.bytes_per_s = rates.bytes_per_s * (rates.verified ? 1 : UsualFractions{}.link);
     link.kv = kv_size(problem.shape, candidate.wire.bytes_per_token,
                       problem.shape.latent ? 1 : kv_replication(problem.shape, tp));
     link.layers = problem.shape.n_layers;
@@ -208,9 +207,9 @@ void set_link(const Problem& problem, Candidate& candidate, std::uint32_t tp) {
     link.overlapped = problem.workload.prompt_tokens >= 512;
     link.staging_fraction = candidate.wire.name == candidate.resident.name ? 0 : 1;
     link.resident_prefix = problem.prefix_at_decoder ? 1 : 0;
-    candidate.verified = candidate.verified && problem.link->verified;
-    if (!problem.link->verified)
-        candidate.assumed.push_back(fmt::format("link: 70 % of the specified rate ({})", problem.link->source));
+    candidate.verified = candidate.verified && rates.verified;
+    if (!rates.verified)
+        candidate.assumed.push_back(fmt::format("link: 70 % of the specified rate ({})", rates.source));
     if (!candidate.wire.quantized) return;
     const Side &from = problem.sides[candidate.groups[0].side], &to = problem.sides[candidate.groups[1].side];
     const double values = problem.formats.front().bytes_per_token;
@@ -219,16 +218,18 @@ void set_link(const Problem& problem, Candidate& candidate, std::uint32_t tp) {
     const CodecRates decode = codec_rates(to.device, candidate.wire.codec);
     double seconds = 0;
     const auto add = [&](double rate, bool verified, const Side& side, const char* what) {
+        if (!verified) candidate.verified = false;
         if (rate <= 0) {
             const double memory =
                 side.device.bandwidth.empty() ? 10e9 : side.device.bandwidth.back().read_gb_per_s.value_or(10) * 1e9;
             seconds += values / (memory / 8);
-            candidate.verified = false;
             candidate.assumed.push_back(
                 fmt::format("{}: {} {} at an eighth of the memory's rate", side.name, what, candidate.wire.codec));
             return;
         }
-        candidate.verified = candidate.verified && verified;
+        if (!verified)
+            candidate.assumed.push_back(
+                fmt::format("{}: {} {} at its specified rate", side.name, what, candidate.wire.codec));
         seconds += values / rate;
     };
     add(encode.encode_bytes_per_s, encode.verified, from, "quantizing");
@@ -239,7 +240,6 @@ void set_link(const Problem& problem, Candidate& candidate, std::uint32_t tp) {
 void add_split(const Problem& problem, std::size_t p, std::size_t d, SearchResult& out) {
     const Side &from = problem.sides[p], &to = problem.sides[d];
     const bool same = p == d;
-    if (same && from.devices() < 2) return;
     for (const std::string& p_dtype : from.dtypes) {
         for (const std::string& d_dtype : to.dtypes) {
             if (same && p_dtype != d_dtype) continue;
@@ -260,9 +260,9 @@ void add_split(const Problem& problem, std::size_t p, std::size_t d, SearchResul
                                 candidate.wire = *form.wire;
                                 candidate.resident = *form.resident;
                                 candidate.deployment.first_token = problem.first_token;
-                                add_group(problem, candidate, {p, sched::Role::prefill, p_tp, n_p, p_dtype}, prefill);
-                                add_group(problem, candidate, {d, sched::Role::decode, d_tp, n_d, d_dtype}, decode);
-                                set_link(problem, candidate, d_tp);
+                                add_group(candidate, {p, sched::Role::prefill, p_tp, n_p, p_dtype, {}}, prefill);
+                                add_group(candidate, {d, sched::Role::decode, d_tp, n_d, d_dtype, {}}, decode);
+                                set_link(problem, *problem.links[p][d], candidate, d_tp);
                                 stop = !candidate.inadmissible.empty();
                                 finish(problem, std::move(candidate), out);
                                 if (stop) break;
@@ -276,62 +276,100 @@ void add_split(const Problem& problem, std::size_t p, std::size_t d, SearchResul
     }
 }
 
+// Seconds of one instance that a request takes, where it never lacks work: prompts in full batches, tokens at the
+// largest batch that memory allows.
+struct Demand {
+    double prefill_alone_s = 0, prefill_s = 0, decode_s = 0, both_s = 0;
+    std::string prefill_bound = "prefill compute", decode_bound = "decode memory bandwidth";
+};
+
+Demand demand_of(const Problem& problem, const sched::WorkerConfig& worker) {
+    const double n = problem.workload.prompt_tokens, p = problem.workload.cached_tokens;
+    const double o = problem.workload.output_tokens, context = worker.kv.context(n + o / 2);
+    const double fresh = n - p, pairs = n * n - p * p;
+    const double tokens = n + (worker.role == sched::Role::prefill ? 0 : o);
+    const double fit =
+        std::floor(static_cast<double>(worker.kv_capacity_bytes) / std::max(worker.kv.bytes(tokens), 1.0));
+    const double batch = std::clamp(fit, 1.0, static_cast<double>(problem.max_sequences));
+
+    const sched::Policy& policy = worker.policy;
+    const bool chunked = worker.role == sched::Role::both && policy.sharing == sched::Sharing::chunked;
+    double step_tokens = policy.chunk_tokens;
+    if (worker.role == sched::Role::prefill || policy.sharing == sched::Sharing::prompts_first)
+        step_tokens = fresh * std::clamp(std::floor(policy.max_batch_tokens / fresh), 1.0, batch);
+    if (chunked) step_tokens = std::max({step_tokens - batch, step_tokens / 8, 1.0});  // as sched::choose() has it
+    const double prefill_steps = fresh / step_tokens, decode_steps = std::max(o - 1, 0.0) / batch;
+
+    Demand out;
+    out.prefill_alone_s = worker.prefill.seconds(fresh, pairs);
+    const double passes = prefill_steps * worker.prefill.chunks(step_tokens);
+    const double floor_s = passes * worker.prefill.floor_s;
+    const double compute_s = fresh * worker.prefill.per_token_s + pairs * worker.prefill.per_pair_s;
+    out.prefill_s = passes * worker.prefill.overhead_s + std::max(floor_s, compute_s);
+    if (floor_s >= compute_s) out.prefill_bound = "prefill memory bandwidth";
+
+    const auto sequences = static_cast<std::size_t>(batch);
+    const double step_s = worker.decode.seconds(sequences, batch * context);
+    out.decode_s = decode_steps * step_s;
+    const double read_s = worker.decode.weights(sequences) + batch * context * worker.decode.read_per_context_token_s;
+    if (batch * (worker.decode.compute_per_sequence_s + context * worker.decode.compute_per_context_token_s) > read_s)
+        out.decode_bound = "decode compute";
+    if (fit < problem.max_sequences) out.decode_bound += ", batch bounded by memory";
+
+    out.both_s = out.prefill_s + out.decode_s;
+    if (chunked) {  // steps that prompts pay for anyway take sequences along
+        const double mixed = std::min(prefill_steps, decode_steps);
+        out.both_s -= mixed * (step_s - worker.decode.seconds_beside_prefill(sequences, batch * context));
+    }
+    return out;
+}
+
 }  // namespace
 
 void estimate(const Problem& problem, Candidate& candidate) {
-    const double n = problem.workload.prompt_tokens, p = problem.workload.cached_tokens;
-    const double o = problem.workload.output_tokens, context = n + o / 2;
+    const double context = problem.workload.prompt_tokens + problem.workload.output_tokens / 2.0;
     double prefill_per_s = 0, decode_per_s = 0, both_per_s = 0;
-    std::string prefill_bound = "prefill compute", decode_bound = "decode memory bandwidth";
-    double slowest_prefill_s = 0, slowest_step_s = 0;
-    for (const sched::WorkerConfig& worker : candidate.deployment.workers) {
-        const double prefill_s = worker.prefill.seconds(n - p, n * n - p * p);
-        const double per_sequence = std::max(worker.kv.bytes(n + o), 1.0);
-        const double batch = std::clamp(std::floor(static_cast<double>(worker.kv_capacity_bytes) / per_sequence), 1.0,
-                                        static_cast<double>(problem.max_sequences));
-        const double step_s =
-            worker.decode.seconds(static_cast<std::size_t>(batch), batch * worker.kv.context(context));
-        const double alone_s = worker.decode.seconds(1, worker.kv.context(context));
-        const double sequence_s = std::max(o - 1, 0.0) * step_s / batch;
+    std::string prefill_bound, decode_bound;
+    bool prefill_binds = false;
+    for (const Group& group : candidate.groups) {
+        const sched::WorkerConfig& worker = group.worker;
+        const Demand demand = demand_of(problem, worker);
         switch (worker.role) {
             case sched::Role::both:
-                both_per_s += 1 / (prefill_s + sequence_s);
+                both_per_s += group.instances / demand.both_s;
                 break;
             case sched::Role::prefill:
-                prefill_per_s += 1 / prefill_s;
+                prefill_per_s += group.instances / demand.prefill_s;
                 break;
             case sched::Role::decode:
-                decode_per_s += sequence_s > 0 ? 1 / sequence_s : no_rate;
+                decode_per_s += demand.decode_s > 0 ? group.instances / demand.decode_s : no_rate;
                 break;
         }
-        if (worker.role != sched::Role::decode) slowest_prefill_s = std::max(slowest_prefill_s, prefill_s);
-        if (worker.role != sched::Role::prefill) {
-            slowest_step_s = std::max(slowest_step_s, alone_s);
-            if (worker.prefill.floor_s >= prefill_s - worker.prefill.overhead_s)
-                prefill_bound = "prefill memory bandwidth";
-            const double read = worker.decode.weights(static_cast<std::size_t>(batch)) +
-                                batch * context * worker.decode.read_per_context_token_s;
-            const double compute =
-                batch * (worker.decode.compute_per_sequence_s + context * worker.decode.compute_per_context_token_s);
-            if (compute > read) decode_bound = "decode compute";
-            if (batch < problem.max_sequences) decode_bound += ", batch bounded by memory";
+        if (worker.role != sched::Role::decode) {
+            candidate.prefill_alone_s = std::max(candidate.prefill_alone_s, demand.prefill_alone_s);
+            prefill_bound = demand.prefill_bound;
         }
+        if (worker.role != sched::Role::prefill) {
+            candidate.itl_alone_s =
+                std::max(candidate.itl_alone_s, worker.decode.seconds(1, worker.kv.context(context)));
+            decode_bound = demand.decode_bound;
+        }
+        prefill_binds = demand.prefill_s > demand.decode_s;
     }
-    candidate.ttft_alone_s = slowest_prefill_s;
-    candidate.itl_alone_s = slowest_step_s;
+    candidate.ttft_alone_s = candidate.prefill_alone_s;
     if (!is_split(candidate.kind)) {
         candidate.capacity_per_s = both_per_s;
-        const double step_share = slowest_prefill_s < std::max(o - 1, 0.0) * slowest_step_s ? 1 : 0;
-        candidate.binding = step_share > 0 ? decode_bound : prefill_bound;
+        candidate.binding = prefill_binds ? prefill_bound : decode_bound;
         return;
     }
     const sched::LinkTiming& link = candidate.deployment.link;
-    const double sent = n - link.resident_prefix * p;
+    const double n = problem.workload.prompt_tokens;
+    const double sent = n - link.resident_prefix * problem.workload.cached_tokens;
     candidate.state_bytes = link.kv.bytes(sent);
-    const sched::Transfer transfer = link.transfer(candidate.state_bytes, n, slowest_prefill_s);
+    const sched::Transfer transfer = link.transfer(candidate.state_bytes, sent, candidate.prefill_alone_s);
     candidate.transfer_alone_s = transfer.whole_s;
     candidate.visible_alone_s = transfer.visible_s;
-    candidate.convert_s = n * link.convert_s_per_token;
+    candidate.convert_s = sent * link.convert_s_per_token;
     if (candidate.deployment.first_token == sched::FirstToken::decode) candidate.ttft_alone_s += transfer.visible_s;
     const double link_per_s =
         transfer.occupied_s > 0 ? candidate.groups.front().instances / transfer.occupied_s : no_rate;
@@ -344,13 +382,19 @@ void estimate(const Problem& problem, Candidate& candidate) {
 void add_candidates(const Problem& problem, SearchResult& out) {
     for (std::size_t s = 0; s < problem.sides.size(); ++s) add_colocated(problem, s, out);
     add_side_by_side(problem, out);
-    if (!problem.link) {
-        out.notes.emplace_back(
-            "no split is compared: the rate of the link is not known; give --link, or a fleet's profile");
-        return;
+    for (std::size_t p = 0; p < problem.sides.size(); ++p) {
+        for (std::size_t d = 0; d < problem.sides.size(); ++d) {
+            if (p == d && problem.sides[p].devices() < 2) continue;
+            if (problem.links[p][d]) {
+                add_split(problem, p, d, out);
+            } else {
+                out.notes.push_back(fmt::format(
+                    "no split from {} to {} is compared: the rate of the link is not known; give --link, or a fleet's "
+                    "profile",
+                    problem.sides[p].name, problem.sides[d].name));
+            }
+        }
     }
-    for (std::size_t p = 0; p < problem.sides.size(); ++p)
-        for (std::size_t d = 0; d < problem.sides.size(); ++d) add_split(problem, p, d, out);
 }
 
 }  // namespace hetero::plan

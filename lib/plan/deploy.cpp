@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/toml_reader.h"
+#include "base/units.h"
 
 namespace hetero::plan {
 namespace {
@@ -32,7 +33,7 @@ std::string stage_text(std::string_view name, const DeploymentPlan::Stage& stage
 
 // Rounded, and a float to TOML.
 std::string figure(double value) {
-    return toml_real(std::isfinite(value) ? std::stod(fmt::format("{:.6g}", value)) : 0);
+    return toml_real(std::isfinite(value) ? parse_finite(fmt::format("{:.6g}", value)).value_or(0) : 0);
 }
 
 }  // namespace
@@ -130,7 +131,6 @@ DeploymentPlan plan_of(const Problem& problem, const Candidate& candidate, const
         plan.decode = stage(candidate.groups.back());
     } else {
         plan.sharing = sched::sharing_name(candidate.sharing);
-        if (candidate.groups.size() > 1) plan.decode.reset();
     }
     plan.wire = candidate.wire.name;
     plan.resident = candidate.resident.name;

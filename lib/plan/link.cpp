@@ -4,16 +4,6 @@
 
 namespace hetero::plan {
 
-double transfer_s(double bytes, double latency_s, double bytes_per_s, double pieces, double per_piece_s) noexcept {
-    return latency_s + pieces * per_piece_s + bytes / bytes_per_s;
-}
-
-double serial_bytes_per_s(const double* first, const double* last) noexcept {
-    double seconds_per_byte = 0;
-    for (const double* rate = first; rate != last; ++rate) seconds_per_byte += 1 / *rate;
-    return 1 / seconds_per_byte;
-}
-
 double break_even_bytes_per_s(double ratio, double quantize_bytes_per_s, double dequantize_bytes_per_s) noexcept {
     const auto inverse = [](double rate) { return rate > 0 ? 1 / rate : 0; };
     const double seconds_per_byte = inverse(quantize_bytes_per_s) + inverse(dequantize_bytes_per_s);

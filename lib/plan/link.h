@@ -1,14 +1,8 @@
 // The link between prefill and decode, and whether KV should be made smaller for it.
 #pragma once
-#include "sched/simulate.h"
 
 namespace hetero::plan {
 
-// T = latency + pieces * per_piece + bytes / rate: of a state that is sent in so many contiguous pieces.
-[[nodiscard]] double transfer_s(double bytes, double latency_s, double bytes_per_s, double pieces = 0,
-                                double per_piece_s = 0) noexcept;
-// Hops one after the other, each with all of a state, or at the same time.
-[[nodiscard]] double serial_bytes_per_s(const double* first, const double* last) noexcept;
 // Below this link a state that shrinks to `ratio` of its bytes arrives sooner quantized, where quantizing and decoding
 // (bytes of the input a second) do not overlap the transfer: (1 - ratio) / (1/Q_p + 1/Q_d). A rate of 0: not needed.
 [[nodiscard]] double break_even_bytes_per_s(double ratio, double quantize_bytes_per_s,

@@ -9,12 +9,12 @@ namespace {
 constexpr double giga = 1e9;
 
 // Of several entries the one with the most threads; the engine's default path before others.
-const hw::ProductRate* product_of(const hw::Device& device, const std::string& dtype, const std::string& preferred) {
+const hw::ProductRate* product_of(const hw::Device& device, const std::string& dtype) {
     const hw::ProductRate* best = nullptr;
-    const auto rank = [&](const hw::ProductRate& rate) {
+    const auto rank = [](const hw::ProductRate& rate) {
         const int known = rate.unsupported.empty() ? 1000 : 0;
         const int path = rate.path == "fast" ? 100 : rate.path == "precise" ? 0 : 50;
-        return known + path + (rate.weights == preferred ? 10 : 0);
+        return known + path;
     };
     for (const hw::ProductRate& rate : device.products) {
         if (rate.dtype != dtype) continue;
@@ -70,7 +70,7 @@ std::vector<std::string> executable_dtypes(const hw::Device& device) {
 
 Result<DeviceRates> rates_of(const hw::Device& device, const ModelShape& shape, const std::string& dtype,
                              const std::string& kv_dtype, const UsualFractions& usual) {
-    const hw::ProductRate* product = product_of(device, dtype, "");
+    const hw::ProductRate* product = product_of(device, dtype);
     if (product == nullptr)
         return fail(Errc::bad_input, "{}: the profile has no rate for {} weights", device.name, dtype);
     if (!product->unsupported.empty())

@@ -12,6 +12,7 @@ namespace hetero::plan {
 namespace {
 
 constexpr std::size_t played_of_a_kind = 6;
+constexpr double most_devices = 1U << 16;
 constexpr double shown_load = 0.8;  // of the goodput, where no rate was asked for
 
 std::vector<sched::Request> requests_of(const Problem& problem, double rate_per_s, std::uint32_t count) {
@@ -62,6 +63,11 @@ bool better(const Candidate& a, const Candidate& b) {
 Status check(const Problem& problem) {
     const Workload& load = problem.workload;
     if (problem.sides.empty() || problem.sides.size() > 2) return fail(Errc::usage, "one or two kinds of machines");
+    for (const Side& side : problem.sides) {
+        const double devices = double{1} * side.machines * std::max(side.device.count, 1);
+        if (!(devices <= most_devices))
+            return fail(Errc::usage, "{}: {} devices; plans are for at most {}", side.name, devices, most_devices);
+    }
     if (problem.formats.empty()) return fail(Errc::usage, "no form of KV to plan with");
     if (load.prompt_tokens == 0 || load.output_tokens == 0) return fail(Errc::usage, "requests without tokens");
     if (load.cached_tokens >= load.prompt_tokens)
@@ -69,7 +75,8 @@ Status check(const Problem& problem) {
                     load.prompt_tokens);
     if (load.rate_per_s && !(*load.rate_per_s > 0)) return fail(Errc::usage, "a rate must be above 0");
     if (problem.simulated_requests == 0) return fail(Errc::usage, "no requests to play");
-    if (problem.shape.n_layers == 0 || problem.shape.n_heads == 0) return fail(Errc::usage, "a model without layers");
+    if (problem.shape.n_layers == 0 || problem.shape.n_heads == 0 || problem.shape.n_kv_heads == 0)
+        return fail(Errc::usage, "a model without layers");
     return {};
 }
 
@@ -99,9 +106,11 @@ double Candidate::goodput_per_cost() const noexcept {
 
 Result<Figures> play(const Problem& problem, const Candidate& candidate, double rate_per_s, std::uint32_t requests) {
     const std::uint32_t count = requests > 0 ? requests : problem.simulated_requests;
-    HETERO_TRY(const sched::Outcome outcome,
-               sched::simulate(candidate.deployment, requests_of(problem, rate_per_s, count),
-                               {problem.goals.ttft_s, problem.goals.itl_s}));
+    sched::Deployment deployment = candidate.deployment;
+    for (const Group& group : candidate.groups)
+        deployment.workers.insert(deployment.workers.end(), group.instances, group.worker);
+    HETERO_TRY(const sched::Outcome outcome, sched::simulate(deployment, requests_of(problem, rate_per_s, count),
+                                                             {problem.goals.ttft_s, problem.goals.itl_s}));
     Figures out;
     out.rate_per_s = rate_per_s;
     out.ttft_mean_s = mean(outcome.ttft_s);
@@ -110,6 +119,8 @@ Result<Figures> play(const Problem& problem, const Candidate& candidate, double 
     out.e2e_p50_s = percentile(outcome.e2e_s, 50);
     out.e2e_p99_s = percentile(outcome.e2e_s, 99);
     out.tpot_mean_s = mean(outcome.tpot_s);
+    out.ttft_goal_s = percentile(outcome.ttft_s, 100 * problem.goals.attainment);
+    out.tpot_goal_s = percentile(outcome.tpot_s, 100 * problem.goals.attainment);
     out.itl_p50_s = outcome.itl.percentile_s(50);
     out.itl_p99_s = outcome.itl.percentile_s(99);
     out.attainment = outcome.attainment();

@@ -1,6 +1,7 @@
 // Deployments of one model on one or two kinds of machines, compared: colocated, time-sliced, side by side, split over
 // machines alike, split over unlike ones. Estimates first, then the promising ones are played on a virtual clock.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -66,8 +67,8 @@ struct Problem {
     std::vector<Side> sides;  // one or two
     Workload workload;
     Goals goals;
-    std::optional<LinkRates> link;
-    std::vector<KvFormat> formats;  // the first is unquantized
+    std::array<std::array<std::optional<LinkRates>, 2>, 2> links;  // [from side][to side], between their instances
+    std::vector<KvFormat> formats;                                 // the first is unquantized
     sched::FirstToken first_token = sched::FirstToken::prefill;
     bool prefix_at_decoder = false;  // cached tokens need not be sent
     double usable_memory = 0.9;      // fraction of a device's
@@ -84,13 +85,15 @@ struct Group {
     std::size_t side = 0;
     sched::Role role = sched::Role::both;
     std::uint32_t tp = 1, instances = 1;
-    std::string dtype;  // of the weights
+    std::string dtype;           // of the weights
+    sched::WorkerConfig worker;  // of each instance
 };
 
 struct Figures {
     double rate_per_s = 0;
     double ttft_p50_s = 0, ttft_p99_s = 0, itl_p50_s = 0, itl_p99_s = 0, e2e_p50_s = 0, e2e_p99_s = 0;
     double tpot_mean_s = 0, ttft_mean_s = 0;
+    double ttft_goal_s = 0, tpot_goal_s = 0;  // at the percentile that the goals ask for
     double attainment = 0, prefill_busy = 0, decode_busy = 0, link_busy = 0, batch_mean = 0;
     double queue_s = 0, prefill_s = 0, reserve_s = 0, transfer_s = 0, decode_s = 0;  // means of a request's stages
     double output_tokens_per_s = 0;
@@ -102,7 +105,7 @@ struct Candidate {
     sched::Sharing sharing = sched::Sharing::prompts_first;
     std::vector<Group> groups;  // of a split: prefill, decode
     KvFormat wire, resident;
-    sched::Deployment deployment;
+    sched::Deployment deployment;  // its workers are those of the groups, made when it is played
     bool verified = true;
     std::vector<std::string> assumed;
     std::string inadmissible;  // why it cannot be: memory, a missing path; empty: it can
@@ -113,7 +116,7 @@ struct Candidate {
     // Estimates, without chance.
     double capacity_per_s = 0;  // requests, all pools at their best
     std::string binding;        // the resource that bounds it: "prefill compute", "decode memory", "link"
-    double ttft_alone_s = 0, itl_alone_s = 0;
+    double prefill_alone_s = 0, ttft_alone_s = 0, itl_alone_s = 0;
     double state_bytes = 0, transfer_alone_s = 0, visible_alone_s = 0, convert_s = 0;  // of a split
 
     // Played.

@@ -20,9 +20,10 @@ Result<std::string> quoted(const std::string& text) {
     return out + "'";
 }
 
+// Of one instance.
 std::string resources(const DeploymentPlan::Stage& stage, std::string_view feature) {
-    return fmt::format("#SBATCH --nodes={}\n#SBATCH --ntasks={}\n#SBATCH --constraint={}\n", stage.machines,
-                       stage.instances * stage.tp, feature);
+    return fmt::format("#SBATCH --nodes={}\n#SBATCH --ntasks={}\n#SBATCH --constraint={}\n",
+                       (stage.machines + stage.instances - 1) / std::max(stage.instances, 1U), stage.tp, feature);
 }
 
 std::string wire_option(const DeploymentPlan& plan) {
@@ -72,7 +73,7 @@ Result<std::string> slurm_script(const DeploymentPlan& plan, const std::string& 
     out += fmt::format("decode=(hetero-decode -m \"$MODEL\" mpi:0{} -n {} --json)\n", tp(plan.decode->tp),
                        plan.output_tokens);
     out += fmt::format(
-        "if srun --mpi=list 2>&1 | grep -q pmix; then\n"
+        "if [[ $(srun --mpi=list 2>&1) == *pmix* ]]; then\n"
         "  srun --mpi=pmix --het-group=0 --ntasks={0} \"${{prefill[@]}}\" : \\\n"
         "       --het-group=1 --ntasks={1} \"${{decode[@]}}\" >\"$OUT\" </dev/null\n"
         "else\n"

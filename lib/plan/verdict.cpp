@@ -32,14 +32,15 @@ void missed_goals(const Problem& problem, const Candidate& closest, Decision& de
     std::string text = fmt::format("no deployment keeps the goals; closest is {}", kind_name(closest.kind));
     if (closest.figures) {
         const Figures& figures = *closest.figures;
-        text += fmt::format(": {:.1f} % of {:.1f} % of requests at {:.4g} requests/s", figures.attainment * 100,
-                            problem.goals.attainment * 100, figures.rate_per_s);
-        if (figures.ttft_p50_s > problem.goals.ttft_s)
-            text += fmt::format(", median time to first token {}, {} too much", milliseconds(figures.ttft_p50_s),
-                                milliseconds(figures.ttft_p50_s - problem.goals.ttft_s));
-        if (figures.tpot_mean_s > problem.goals.itl_s)
-            text += fmt::format(", between tokens {}, {} too much", milliseconds(figures.tpot_mean_s),
-                                milliseconds(figures.tpot_mean_s - problem.goals.itl_s));
+        text += fmt::format(": {:.1f} % of requests keep them at {:.4g} requests/s, {:.1f} % should",
+                            figures.attainment * 100, figures.rate_per_s, problem.goals.attainment * 100);
+        if (figures.ttft_goal_s > problem.goals.ttft_s)
+            text += fmt::format(", at that percentile time to first token {}, {} too much",
+                                milliseconds(figures.ttft_goal_s),
+                                milliseconds(figures.ttft_goal_s - problem.goals.ttft_s));
+        if (figures.tpot_goal_s > problem.goals.itl_s)
+            text += fmt::format(", between tokens {}, {} too much", milliseconds(figures.tpot_goal_s),
+                                milliseconds(figures.tpot_goal_s - problem.goals.itl_s));
     }
     if (problem.workload.rate_per_s && closest.capacity_per_s < *problem.workload.rate_per_s)
         text +=
@@ -47,8 +48,10 @@ void missed_goals(const Problem& problem, const Candidate& closest, Decision& de
     decision.reasons.push_back(std::move(text));
 }
 
-bool one_device(const Candidate& candidate) {
-    return candidate.kind != Kind::side_by_side && candidate.groups.front().tp == 1;
+bool fits_one_device(const SearchResult& result) {
+    return std::any_of(result.candidates.begin(), result.candidates.end(), [](const Candidate& candidate) {
+        return candidate.inadmissible.empty() && !is_split(candidate.kind) && candidate.groups.front().tp == 1;
+    });
 }
 
 // Why the better split is not worth it, or an empty text.
@@ -56,11 +59,12 @@ std::string against_split(const Problem& problem, const Candidate& split, const 
     if (problem.workload.output_tokens > 8 * problem.workload.prompt_tokens)
         return fmt::format("{} tokens are generated from prompts of {}: there is little prefill to move",
                            problem.workload.output_tokens, problem.workload.prompt_tokens);
-    if (problem.link->latency_s > split.ttft_alone_s / 4)
+    const double latency_s = split.deployment.link.latency_s;
+    if (latency_s > split.prefill_alone_s / 4)
         return fmt::format(
             "the link's latency of {} is over a quarter of a prefill of {}: route prompts of this length "
             "to one machine",
-            milliseconds(problem.link->latency_s), milliseconds(split.ttft_alone_s));
+            milliseconds(latency_s), milliseconds(split.prefill_alone_s));
     const double goal = problem.goals.ttft_s;
     if (std::isfinite(goal) && split.visible_alone_s > most_visible * goal)
         return fmt::format("sending {:.4g} MB takes {} after prefill, over {:.0f} % of the {} to the first token",
@@ -101,7 +105,7 @@ void warn(const Problem& problem, const Candidate& split, Decision& decision) {
         decision.warnings.push_back(
             fmt::format("KV as {} is not certified for this model: kv-calibrate", split.wire.name));
     const double prefill_tokens_per_s =
-        (problem.workload.prompt_tokens - problem.workload.cached_tokens) / std::max(split.ttft_alone_s, 1e-12);
+        (problem.workload.prompt_tokens - problem.workload.cached_tokens) / std::max(split.prefill_alone_s, 1e-12);
     const double hiding = hiding_bytes_per_s(split.deployment.link.kv.bytes_per_token, prefill_tokens_per_s);
     if (split.deployment.link.bytes_per_s < hiding)
         decision.warnings.push_back(
@@ -161,7 +165,7 @@ Decision decide(const Problem& problem, const SearchResult& result) {
                split == nullptr ? "no split is possible or known here" : "only without a split are the goals kept");
     } else if (!colocated_keeps) {
         choose(Verdict::split, decision.best_split, "only a split keeps the goals");
-    } else if (problem.workload.rate_per_s && problem.goals.any() && one_device(*colocated)) {
+    } else if (problem.workload.rate_per_s && problem.goals.any() && fits_one_device(result)) {
         choose(Verdict::colocate, decision.best_colocated,
                "the model fits one device, and without a split the goals are kept at the rate that is asked for");
     } else if (std::string why = against_split(problem, *split, colocated); !why.empty()) {
@@ -172,11 +176,10 @@ Decision decide(const Problem& problem, const SearchResult& result) {
                            split->goodput_per_cost() / std::max(colocated->goodput_per_cost(), 1e-300),
                            split->usd_per_hour && colocated->usd_per_hour ? "USD" : "machine"));
     }
-    if (decision.verdict != Verdict::split) {
-        if (problem.shape.token_params() < 10e9 && split != nullptr)
-            decision.warnings.emplace_back("below 10 billion parameters a split has seldom been found to pay");
-        return decision;
-    }
+    // https://arxiv.org/abs/2506.05508
+    if (problem.shape.token_params() < 10e9 && split != nullptr)
+        decision.warnings.emplace_back("below 10 billion parameters a split has seldom been found to pay");
+    if (decision.verdict != Verdict::split) return decision;
     warn(problem, *split, decision);
     if (!split->verified) {
         decision.verdict = Verdict::split_unverified;

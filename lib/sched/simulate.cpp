@@ -90,7 +90,7 @@ private:
         for (std::uint32_t w = 0; w < stations_.size(); ++w) {
             const Worker& worker = stations_[w].worker;
             const WorkerConfig& config = worker.config();
-            if (config.role == Role::decode) continue;
+            if (config.role == Role::decode || !worker.could_ever_hold(request, 0)) continue;
             double load_s = worker.backlog_s() + config.prefill.seconds(request.prompt_tokens, 0);
             if (worker.busy()) load_s += config.prefill.overhead_s + config.prefill.floor_s;
             if (config.role == Role::both && worker.sequences() > 0) {
@@ -200,9 +200,11 @@ private:
         }
     }
 
+    [[nodiscard]] double sent_tokens(const Request& request) const {
+        return request.prompt_tokens - deployment_.link.resident_prefix * request.cached_tokens;
+    }
     [[nodiscard]] std::uint64_t wire_bytes(const Request& request) const {
-        const double tokens = request.prompt_tokens - deployment_.link.resident_prefix * request.cached_tokens;
-        return static_cast<std::uint64_t>(std::ceil(deployment_.link.kv.bytes(tokens)));
+        return static_cast<std::uint64_t>(std::ceil(deployment_.link.kv.bytes(sent_tokens(request))));
     }
 
     void send(RequestId id, std::uint64_t bytes) {
@@ -213,7 +215,7 @@ private:
         const LinkTiming& link = deployment_.link;
         // What was computed before the decoder had room could not be sent layer by layer.
         const double prefill_s = now_s_ > timeline.prefill_end_s ? 0 : now_s_ - timeline.prefill_start_s;
-        const Transfer transfer = link.transfer(static_cast<double>(bytes), requests_[id].prompt_tokens, prefill_s);
+        const Transfer transfer = link.transfer(static_cast<double>(bytes), sent_tokens(requests_[id]), prefill_s);
         const double begin_s = std::max(from.link_free_s, now_s_ - (transfer.whole_s - transfer.visible_s));
         from.link_free_s = begin_s + transfer.occupied_s;
         from.link_busy_s += transfer.occupied_s;

@@ -31,7 +31,7 @@ struct LinkTiming {
     double staging_fraction = 0;  // of a state's wire bytes, held by the receiver beside the state itself
     double resident_prefix = 0;   // of a prompt's cached tokens, those whose KV the decoder has: 0 to 1
 
-    // Of a state of `tokens` whose prefill took `prefill_s`: serial, or with layers overlapped
+    // Of a state of which `tokens` are sent and whose prefill took `prefill_s`: serial, or with layers overlapped
     // T_vis = T / L + (1 - 1/L) max(0, T - T_P).
     [[nodiscard]] Transfer transfer(double bytes, double tokens, double prefill_s) const noexcept;
 };

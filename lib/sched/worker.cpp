@@ -12,8 +12,9 @@ double pairs(double first, double last) { return last * last - first * first; }
 
 Worker::Worker(WorkerConfig config) : config_(std::move(config)), ledger_(config_.kv_capacity_bytes) {}
 
-std::uint64_t Worker::bytes_of(std::uint32_t prompt_tokens, std::uint32_t output_tokens) const noexcept {
-    const double tokens = static_cast<double>(prompt_tokens) + static_cast<double>(output_tokens);
+std::uint64_t Worker::bytes_of(const Request& request) const noexcept {
+    double tokens = request.prompt_tokens;
+    if (config_.role != Role::prefill) tokens += request.output_tokens;
     return static_cast<std::uint64_t>(std::ceil(config_.kv.bytes(tokens)));
 }
 
@@ -23,9 +24,8 @@ double Worker::prefill_estimate_s(const Prompt& prompt) const noexcept {
 }
 
 bool Worker::enqueue(RequestId id, const Request& request) {
-    const std::uint32_t output = config_.role == Role::prefill ? 0 : request.output_tokens;
-    if (bytes_of(request.prompt_tokens, output) > ledger_.capacity_bytes()) return false;
-    queue_.push_back({id, request.prompt_tokens, request.cached_tokens, output});
+    if (!could_ever_hold(request, 0)) return false;
+    queue_.push_back({id, request.prompt_tokens, request.cached_tokens, bytes_of(request)});
     backlog_s_ += prefill_estimate_s(queue_.back());
     return true;
 }
@@ -48,29 +48,25 @@ void Worker::join(const Joining& sequence) {
 }
 
 bool Worker::could_ever_hold(const Request& request, std::uint64_t staging_bytes) const {
-    const std::uint64_t bytes = bytes_of(request.prompt_tokens, request.output_tokens);
+    const std::uint64_t bytes = bytes_of(request);
     return bytes <= ledger_.capacity_bytes() && staging_bytes <= ledger_.capacity_bytes() - bytes;
 }
 
 bool Worker::has_room(const Request& request, std::uint64_t staging_bytes) const {
     return ledger_.owners() < config_.policy.max_sequences &&
-           bytes_of(request.prompt_tokens, request.output_tokens) + staging_bytes <=
-               ledger_.capacity_bytes() - ledger_.used_bytes();
+           bytes_of(request) + staging_bytes <= ledger_.capacity_bytes() - ledger_.used_bytes();
 }
 
 bool Worker::reserve(RequestId id, const Request& request, std::uint64_t staging_bytes) {
-    return has_room(request, staging_bytes) &&
-           ledger_.reserve(id, bytes_of(request.prompt_tokens, request.output_tokens) + staging_bytes);
+    return has_room(request, staging_bytes) && ledger_.reserve(id, bytes_of(request) + staging_bytes);
 }
 
-void Worker::end_staging(RequestId id, const Request& request) {
-    ledger_.shrink(id, bytes_of(request.prompt_tokens, request.output_tokens));
-}
+void Worker::end_staging(RequestId id, const Request& request) { ledger_.shrink(id, bytes_of(request)); }
 
 bool Worker::admit(Prompt& prompt) {
     if (prompt.admitted) return true;
     if (config_.role == Role::both && ledger_.owners() >= config_.policy.max_sequences) return false;
-    prompt.admitted = ledger_.reserve(prompt.id, bytes_of(prompt.prompt_tokens, prompt.output_tokens));
+    prompt.admitted = ledger_.reserve(prompt.id, prompt.kv_bytes);
     return prompt.admitted;
 }
 

@@ -64,6 +64,7 @@ public:
     bool reserve(RequestId id, const Request& request, std::uint64_t staging_bytes);
     [[nodiscard]] bool has_room(const Request& request, std::uint64_t staging_bytes) const;
     void end_staging(RequestId id, const Request& request);
+    // With nothing else here; its output counts where this worker decodes.
     [[nodiscard]] bool could_ever_hold(const Request& request, std::uint64_t staging_bytes) const;
     // KV that was sent, or is not wanted: its memory is free again.
     void release(RequestId id) { ledger_.release(id); }
@@ -83,7 +84,8 @@ public:
 private:
     struct Prompt {
         RequestId id;
-        std::uint32_t prompt_tokens, done_tokens, output_tokens;
+        std::uint32_t prompt_tokens, done_tokens;
+        std::uint64_t kv_bytes;
         bool admitted = false, started = false;  // holds its memory; some of it is done
     };
     struct Leaving {  // a sequence whose last step is number `step`
@@ -100,7 +102,7 @@ private:
         std::uint32_t steps;
     };
     void join(const Joining& sequence);
-    [[nodiscard]] std::uint64_t bytes_of(std::uint32_t prompt_tokens, std::uint32_t output_tokens) const noexcept;
+    [[nodiscard]] std::uint64_t bytes_of(const Request& request) const noexcept;
     [[nodiscard]] double prefill_estimate_s(const Prompt& prompt) const noexcept;
     void order_queue();
     bool admit(Prompt& prompt);

@@ -60,21 +60,29 @@ Result<plan::Side> side_of(const hw::Machine& machine, const hw::Profile& fleet,
     return side;
 }
 
-Status add_link(const hw::Profile& fleet, const PlanOptions& options, plan::Problem& problem) {
+// Of several links between machines alike the slowest, as a state may take it; inside one machine, and between unlike
+// ones, the fastest.
+void add_links(const hw::Profile& fleet, const PlanOptions& options, plan::Problem& problem) {
     if (options.link_gb_per_s) {
-        problem.link =
-            plan::LinkRates{*options.link_gb_per_s * 1e9, options.link_latency_s, !options.link_specified, "as given"};
-        return {};
+        for (auto& from : problem.links)
+            from.fill(plan::LinkRates{*options.link_gb_per_s * 1e9, options.link_latency_s, !options.link_specified,
+                                      "as given"});
+        return;
     }
-    const std::string &from = problem.sides.front().name, &to = problem.sides.back().name;
-    for (const hw::Link& link : fleet.links) {
-        if (link.from != from || link.to != to || !link.gb_per_s) continue;
-        plan::LinkRates rates{*link.gb_per_s * 1e9, link.latency_us.value_or(0) / 1e6,
-                              link.origin == hw::Origin::measured,
-                              fmt::format("{} to {}{}{}", from, to, link.via.empty() ? "" : " by ", link.via)};
-        if (!problem.link || rates.bytes_per_s > problem.link->bytes_per_s) problem.link = rates;
+    for (std::size_t p = 0; p < problem.sides.size(); ++p) {
+        for (std::size_t d = 0; d < problem.sides.size(); ++d) {
+            const std::string &from = problem.sides[p].name, &to = problem.sides[d].name;
+            const bool slowest = p == d && problem.sides[p].machines > 1;
+            auto& best = problem.links[p][d];
+            for (const hw::Link& link : fleet.links) {
+                if (link.from != from || link.to != to || !link.gb_per_s) continue;
+                const double rate = *link.gb_per_s * 1e9;
+                if (best && (slowest ? rate >= best->bytes_per_s : rate <= best->bytes_per_s)) continue;
+                best = plan::LinkRates{rate, link.latency_us.value_or(0) / 1e6, link.origin == hw::Origin::measured,
+                                       fmt::format("{} to {}{}{}", from, to, link.via.empty() ? "" : " by ", link.via)};
+            }
+        }
     }
-    return {};
 }
 
 Result<plan::KvFormat> format_of(const plan::ModelShape& shape, const std::string& text) {
@@ -147,6 +155,8 @@ Status add_work(const PlanOptions& options, plan::Problem& problem) {
     if (!options.trace.empty()) {
         if (options.prompt != 0 || options.output != 0)
             return fail(Errc::usage, "--trace has the lengths: --prompt and --output do not go with it");
+        if (options.prefix_hit > 0)
+            return fail(Errc::usage, "--trace has what is cached: --prefix-hit does not go with it");
         HETERO_TRY(plan::Trace trace, plan::read_trace(options.trace));
         load.prompt_tokens = static_cast<std::uint32_t>(trace.mean_prompt_tokens);
         load.output_tokens = std::max(1U, static_cast<std::uint32_t>(trace.mean_output_tokens));
@@ -196,7 +206,7 @@ Result<Stated> state_problem(Tool& tool, const PlanOptions& options) {
             HETERO_TRY(problem.sides.emplace_back(), side_of(fleet.machines[i], fleet, options, model.shape, i > 0));
         }
     }
-    HETERO_CHECK(add_link(fleet, options, problem));
+    add_links(fleet, options, problem);
     HETERO_TRY(plan::KvFormat plain, format_of(model.shape, "f16"));
     plain.certified = true;
     problem.formats.push_back(std::move(plain));

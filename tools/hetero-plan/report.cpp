@@ -27,11 +27,16 @@ std::string describe(const plan::Problem& problem, const plan::Candidate& candid
     return out;
 }
 
+double output_tokens_per_s(const plan::Problem& problem, const plan::Candidate& candidate) {
+    const double rate =
+        std::min(problem.workload.rate_per_s.value_or(candidate.goodput_per_s), candidate.goodput_per_s);
+    return rate * problem.workload.output_tokens;
+}
+
 std::optional<double> usd_per_million(const plan::Problem& problem, const plan::Candidate& candidate) {
-    if (!candidate.usd_per_hour || !(candidate.goodput_per_s > 0)) return std::nullopt;
-    const double rate = problem.workload.rate_per_s ? std::min(*problem.workload.rate_per_s, candidate.goodput_per_s)
-                                                    : candidate.goodput_per_s;
-    return 1e6 * *candidate.usd_per_hour / (3600 * rate * problem.workload.output_tokens);
+    const double tokens_per_s = output_tokens_per_s(problem, candidate);
+    if (!candidate.usd_per_hour || !(tokens_per_s > 0)) return std::nullopt;
+    return 1e6 * *candidate.usd_per_hour / (3600 * tokens_per_s);
 }
 
 // An upper bound: devices draw their limit all the time. nullopt where a device has none in its profile.
@@ -42,14 +47,14 @@ std::optional<double> joule_per_token(const plan::Problem& problem, const plan::
         if (!limit) return std::nullopt;
         watts += *limit * group.tp * group.instances;
     }
-    const double rate = problem.workload.rate_per_s.value_or(candidate.goodput_per_s);
-    if (!(rate > 0)) return std::nullopt;
-    return watts / (rate * problem.workload.output_tokens);
+    const double tokens_per_s = output_tokens_per_s(problem, candidate);
+    if (!(tokens_per_s > 0)) return std::nullopt;
+    return watts / tokens_per_s;
 }
 
 Json optional_number(const std::optional<double>& value) { return value ? number(*value) : Json(nullptr); }
 
-// Of a goal, what is left or lacking; null without a goal.
+// Of a goal, what is left or lacking at the percentile that is to keep it; null without a goal.
 Json margin(double goal_s, double value_s) {
     return std::isfinite(goal_s) ? number((goal_s - value_s) * milli) : Json(nullptr);
 }
@@ -114,8 +119,8 @@ Json candidate_json(const plan::Problem& problem, const plan::Candidate& candida
     out["e2e_p50_ms"] = number(figures.e2e_p50_s * milli);
     out["e2e_p99_ms"] = number(figures.e2e_p99_s * milli);
     out["attainment"] = number(figures.attainment);
-    out["ttft_margin_ms"] = margin(problem.goals.ttft_s, figures.ttft_p50_s);
-    out["itl_margin_ms"] = margin(problem.goals.itl_s, figures.tpot_mean_s);
+    out["ttft_margin_ms"] = margin(problem.goals.ttft_s, figures.ttft_goal_s);
+    out["itl_margin_ms"] = margin(problem.goals.itl_s, figures.tpot_goal_s);
     out["output_tokens_per_s"] = number(figures.output_tokens_per_s);
     out["prefill_busy"] = number(figures.prefill_busy);
     out["decode_busy"] = number(figures.decode_busy);
@@ -156,7 +161,6 @@ void report_plan(Json& report, const plan::Problem& problem, const plan::SearchR
                        {"parameters", number(problem.shape.stored_params)},
                        {"parameters_per_token", number(problem.shape.token_params())},
                        {"kv_bytes_per_token", number(problem.formats.front().bytes_per_token)}};
-    report["link_gb_per_s"] = problem.link ? number(problem.link->bytes_per_s / 1e9) : Json(nullptr);
     report["chosen"] = decision.chosen ? candidate_json(problem, result.candidates[*decision.chosen]) : Json(nullptr);
     Json plans = Json::array();
     for (std::size_t i = 0; i < std::min(rows, result.candidates.size()); ++i)

@@ -131,8 +131,10 @@ TEST_CASE("transfers over real links") {
         for (std::size_t i = 0; i < tokens.size(); ++i) {
             CAPTURE(tokens[i]);
             const double bytes = tokens[i] * number(row, "bytes_per_token");
-            const double seconds = transfer_s(bytes, number(row, "latency_ms") / 1e3, number(row, "gb_per_s") * 1e9);
-            CHECK(off(seconds * 1e3, ms[i]) <= number(row, "within"));
+            sched::LinkTiming link;
+            link.latency_s = number(row, "latency_ms") / 1e3;
+            link.bytes_per_s = number(row, "gb_per_s") * 1e9;
+            CHECK(off(link.transfer(bytes, tokens[i], 0).whole_s * 1e3, ms[i]) <= number(row, "within"));
         }
     }
 }
@@ -212,8 +214,6 @@ TEST_CASE("break-even of quantizing for the link") {
     CHECK(std::isinf(break_even_bytes_per_s(0.5, 0, 0)));
     CHECK(break_even_bytes_per_s(1.1, 20e9, 20e9) == 0);
     CHECK(hiding_bytes_per_s(147456, 40000) / 1e9 == doctest::Approx(5.9).epsilon(0.01));
-    const double hops[] = {10e9, 10e9};
-    CHECK(serial_bytes_per_s(hops, hops + 2) == doctest::Approx(5e9));
 }
 
 // Runs of serving systems that AIConfigurator publishes (Apache-2.0, see testdata/README.md).

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "plan/deploy.h"
+#include "plan/practices.h"
 #include "plan/verdict.h"
 #include "unit/plan/support.h"
 
@@ -147,6 +148,82 @@ TEST_CASE("a certified form of KV is sent where the link is short") {
     }
     CHECK(small_s < 0.6 * plain_s);
     CHECK(small_s > 0);
+}
+
+TEST_CASE("what an instance carries by estimate is what it turns out when it is flooded") {
+    for (const std::uint32_t prompt : {64U, 512U, 4096U}) {
+        Problem p = problem(qwen_7b, {side("g", measured(gpu("G", 500, 2000, 80)), 2)}, prompt, 128, 50);
+        p.max_sequences = 32;
+        for (const Candidate& candidate : must(search(p)).candidates) {
+            if (!candidate.played) continue;
+            CAPTURE(prompt);
+            CAPTURE(kind_name(candidate.kind));
+            CAPTURE(sharing_name(candidate.sharing));
+            CAPTURE(candidate.groups[0].instances);
+            const Figures flooded = must(play(p, candidate, 20 * candidate.capacity_per_s, 4000));
+            const double requests_per_s = flooded.output_tokens_per_s / 128;
+            CHECK(requests_per_s < 1.05 * candidate.capacity_per_s);
+            CHECK(requests_per_s > 0.6 * candidate.capacity_per_s);  // turns of a slice do not keep batches full
+        }
+    }
+}
+
+TEST_CASE("the bound by memory is named once, that of prefill where prefill is") {
+    Problem p = problem(qwen_7b, {side("g", measured(gpu("G", 500, 2000, 20)), 6)}, 8192, 64, 50);
+    bool split = false;
+    for (const Candidate& candidate : must(search(p)).candidates) {
+        const std::size_t first = candidate.binding.find("bounded by memory");
+        if (first != std::string::npos)
+            CHECK(candidate.binding.find("bounded by memory", first + 1) == std::string::npos);
+        split = split || (is_split(candidate.kind) && candidate.binding == "prefill compute");
+    }
+    CHECK(split);
+}
+
+TEST_CASE("each direction between machines has its own link") {
+    Problem p = problem(
+        qwen_7b, {side("a", measured(gpu("A", 500, 2000, 80)), 1), side("b", measured(gpu("B", 500, 2000, 80)), 1)},
+        4096, 64, 10);
+    p.links[1][0] = LinkRates{1e9, 20e-6, true, "slow"};
+    std::size_t seen = 0;
+    for (const Candidate& candidate : must(search(p)).candidates) {
+        if (!is_split(candidate.kind)) continue;
+        ++seen;
+        CHECK(candidate.deployment.link.bytes_per_s == (candidate.groups[0].side == 0 ? 10e9 : 1e9));
+    }
+    CHECK(seen >= 2);
+    p.links[1][0].reset();
+    const SearchResult result = must(search(p));
+    for (const Candidate& candidate : result.candidates)
+        CHECK((!is_split(candidate.kind) || candidate.groups[0].side == 0));
+    REQUIRE_FALSE(result.notes.empty());
+    CHECK(result.notes[0].find("from b to a") != std::string::npos);
+}
+
+TEST_CASE("more devices than anybody has are refused") {
+    Problem p = problem(qwen_7b, {side("g", measured(gpu("G", 500, 2000, 80, 2'000'000'000)), 4096)}, 512, 128, 10);
+    CHECK(error_of(search(p)).code == Errc::usage);
+}
+
+TEST_CASE("what was not measured is named, conversion too") {
+    Problem p = problem(qwen_7b, {side("g", measured(gpu("G", 500, 2000, 80)), 2)}, 4096, 64, 1);
+    KvFormat int8 = p.formats[0];
+    int8.name = int8.codec = "int8";
+    int8.quantized = true;
+    p.formats.push_back(int8);
+    hw::CodecRate codec;
+    codec.codec = "int8";
+    codec.origin = hw::Origin::specification;
+    codec.encode_gb_per_s = codec.decode_gb_per_s = 50;
+    p.sides[0].device.codecs.push_back(codec);
+    bool found = false;
+    for (const Candidate& candidate : must(search(p)).candidates) {
+        CHECK(candidate.verified == candidate.assumed.empty());
+        found = found || (candidate.wire.quantized && is_split(candidate.kind) && !candidate.verified);
+        if (!candidate.played) continue;
+        for (const Practice& practice : practices(p, candidate, false)) CHECK_FALSE(practice.why.empty());
+    }
+    CHECK(found);
 }
 
 TEST_CASE("a deployment plan is read as it was written, and strictly") {

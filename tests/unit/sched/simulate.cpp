@@ -151,6 +151,23 @@ TEST_CASE("memory bounds the batch, and what never fits is refused") {
     CHECK(play(apart, requests).refused == 5);
 }
 
+TEST_CASE("a request goes to a worker that can hold it, however busy") {
+    Deployment deployment = colocated(2);
+    deployment.workers[0].kv_capacity_bytes = 100 * 200;  // 200 tokens
+    const Outcome outcome = play(deployment, {{0, 1000, 0, 5}, {0, 1000, 0, 5}, {0, 1000, 0, 5}, {0, 100, 0, 5}});
+    CHECK(outcome.refused == 0);
+    CHECK(outcome.finished == 4);
+}
+
+TEST_CASE("what the decoder has is neither sent nor converted") {
+    Deployment deployment = split();
+    deployment.link.convert_s_per_token = 1e-3;
+    deployment.link.resident_prefix = 1;
+    const Outcome outcome = play(deployment, {{0, 100, 60, 2}});
+    CHECK(outcome.link_bytes == 4000);
+    CHECK(outcome.transfer_mean_s == doctest::Approx(1e-3 + 4e-3 + 40e-3));
+}
+
 TEST_CASE("stages add up, in order, for every request") {
     PoissonLoad load{3000, 9, 80, 20, 30, 3};
     for (const bool apart : {false, true}) {

@@ -13,9 +13,12 @@ Status check_usage(const Tool& tool, const PlanOptions& options) {
         return fail(Errc::usage, "--json and --emit both go to stdout: give --emit-file");
     if (!options.emit.empty() && options.emit_file.empty() && options.explain)
         return fail(Errc::usage, "--explain and --emit both go to stdout: give --emit-file");
-    return tool.check_files({{options.model, options.hw, options.hw_decode, options.trace, options.stages,
-                              options.stages_decode, options.certificate},
-                             {options.plan_file, options.emit_file, options.plot}});
+    HETERO_CHECK(tool.check_files({{options.model, options.hw, options.hw_decode, options.trace, options.stages,
+                                    options.stages_decode, options.certificate},
+                                   {options.plan_file, options.emit_file, options.plot}}));
+    for (const std::string& path : {options.plan_file, options.emit_file, options.plot})
+        if (!path.empty()) HETERO_CHECK(io::check_output_path(path, tool.overwrite()));
+    return {};
 }
 
 std::string explanation(const std::vector<plan::Practice>& practices) {

@@ -88,9 +88,13 @@ void compute_lines(const Json& document, Page& page) {
     const Json& compute = document.at("compute");
     if (!known(compute, "rates")) return page.line("Compute", text(compute, "rates"));
     for (const Json& rate : compute.at("rates")) {
-        page.line("Compute",
-                  fmt::format("{:<5} {}: gemm {} GFLOP/s, gemv {} GB/s", text(rate, "dtype"), thread_count(rate),
-                              text(rate, "gemm_gflop_per_s"), text(rate, "gemv_gb_per_s")));
+        if (!rate.value("executable", true)) {
+            page.line("Compute", fmt::format("{} unsupported: {}", text(rate, "dtype"), text(rate, "unsupported")));
+            continue;
+        }
+        page.line("Compute", fmt::format("{:<5} {:<5} {:<7} {}: gemm {} GFLOP/s, gemv {} GB/s", text(rate, "dtype"),
+                                         text(rate, "weights"), text(rate, "path"), thread_count(rate),
+                                         text(rate, "gemm_gflop_per_s"), text(rate, "gemv_gb_per_s")));
     }
 }
 

@@ -107,7 +107,7 @@ std::string to_toml(const DeploymentPlan& plan) {
     out += fmt::format("\n[kv]\nwire = {}\nresident = {}\n", toml_string(plan.wire), toml_string(plan.resident));
     if (!plan.precision_plan.empty()) out += fmt::format("precision_plan = {}\n", toml_string(plan.precision_plan));
     out += fmt::format("first_token = {}\nstate_bytes = {}\nlink_ms = {}\n", toml_string(plan.first_token),
-                       figure(plan.link_bytes), figure(plan.link_ms));
+                       toml_real(std::round(plan.link_bytes)), figure(plan.link_ms));
     out += fmt::format(
         "\n[predicted]\nttft_p50_ms = {}\nttft_p99_ms = {}\nitl_p50_ms = {}\nitl_p99_ms = {}\nattainment = {}\n",
         figure(plan.ttft_p50_ms), figure(plan.ttft_p99_ms), figure(plan.itl_p50_ms), figure(plan.itl_p99_ms),

@@ -20,10 +20,22 @@ Result<std::string> quoted(const std::string& text) {
     return out + "'";
 }
 
-// Of one instance.
+// Of one instance. Whole nodes: rates were measured on all of their processors, and a task has one by default.
 std::string resources(const DeploymentPlan::Stage& stage, std::string_view feature) {
-    return fmt::format("#SBATCH --nodes={}\n#SBATCH --ntasks={}\n#SBATCH --constraint={}\n",
+    return fmt::format("#SBATCH --nodes={}\n#SBATCH --ntasks={}\n#SBATCH --exclusive\n#SBATCH --constraint={}\n",
                        (stage.machines + stage.instances - 1) / std::max(stage.instances, 1U), stage.tp, feature);
+}
+
+// What a plan of several instances asks for beside this job.
+std::string others(const DeploymentPlan& plan) {
+    if (plan.prefill.instances == 1 && (!plan.decode || plan.decode->instances == 1)) return {};
+    const std::string count =
+        plan.decode ? fmt::format("{} prefill and {} decode instances", plan.prefill.instances, plan.decode->instances)
+                    : fmt::format("{} instances", plan.prefill.instances);
+    return fmt::format(
+        "# The plan has {}; this job is one{}: submit as many, each with a\n"
+        "# part of the prompts (sbatch --array).\n",
+        count, plan.decode ? " of each" : "");
 }
 
 std::string wire_option(const DeploymentPlan& plan) {
@@ -33,7 +45,8 @@ std::string wire_option(const DeploymentPlan& plan) {
 
 constexpr std::string_view head =
     "#!/bin/bash\n"
-    "# Made by hetero-plan. Give the prompts of a shard: sbatch --export=ALL,PROMPTS=prompts.jsonl FILE\n"
+    "# Made by hetero-plan. Submit with prompts: sbatch --export=ALL,PROMPTS=prompts.jsonl FILE\n"
+    "# The features (--constraint) are names to replace by those of the cluster's nodes: scontrol show node.\n"
     "#SBATCH --job-name=hetero\n"
     "#SBATCH --open-mode=append\n"
     "#SBATCH --signal=B:USR1@30\n";
@@ -52,7 +65,7 @@ Result<std::string> slurm_script(const DeploymentPlan& plan, const std::string& 
     const std::string variables = fmt::format("MODEL={}\n", model) +
                                   (plan.precision_plan.empty() ? std::string() : fmt::format("PLAN={}\n", precision));
     if (!plan.decode) {
-        out += resources(plan.prefill, "compute") + std::string(body) + variables;
+        out += resources(plan.prefill, "compute") + others(plan) + std::string(body) + variables;
         out +=
             "# Both stages on one machine: the state goes through a file of the node.\n"
             "STATE=${TMPDIR:-/tmp}/hetero.$SLURM_JOB_ID.h5\n"
@@ -65,7 +78,7 @@ Result<std::string> slurm_script(const DeploymentPlan& plan, const std::string& 
     // A heterogeneous job: rank 0 on a machine for prefill, the next on one for decode. srun with PMIx puts both into
     // one MPI_COMM_WORLD; mpirun needs the hosts by name.
     out += resources(plan.prefill, "compute") + "#SBATCH hetjob\n" + resources(*plan.decode, "bandwidth") +
-           std::string(body) + variables;
+           others(plan) + std::string(body) + variables;
     const std::uint32_t decode_rank = plan.prefill.tp;
     const auto tp = [](std::uint32_t degree) { return degree > 1 ? fmt::format(" --tp {}", degree) : std::string(); };
     out += fmt::format("prefill=(hetero-prefill -m \"$MODEL\" --jsonl \"$PROMPTS\"{}{} -o mpi:{})\n",
@@ -74,20 +87,15 @@ Result<std::string> slurm_script(const DeploymentPlan& plan, const std::string& 
                        plan.output_tokens);
     out += fmt::format(
         "if [[ $(srun --mpi=list 2>&1) == *pmix* ]]; then\n"
-        "  srun --mpi=pmix --het-group=0 --ntasks={0} \"${{prefill[@]}}\" : \\\n"
-        "       --het-group=1 --ntasks={1} \"${{decode[@]}}\" >\"$OUT\" </dev/null\n"
+        "  srun --mpi=pmix --cpu-bind=none --het-group=0 --ntasks={0} \"${{prefill[@]}}\" : \\\n"
+        "       --cpu-bind=none --het-group=1 --ntasks={1} \"${{decode[@]}}\" >\"$OUT\" </dev/null\n"
         "else\n"
         "  p=$(scontrol show hostnames \"$SLURM_JOB_NODELIST_HET_GROUP_0\" | paste -sd, -)\n"
         "  d=$(scontrol show hostnames \"$SLURM_JOB_NODELIST_HET_GROUP_1\" | paste -sd, -)\n"
-        "  mpirun --oversubscribe --host \"$p,$d\" -n {0} \"${{prefill[@]}}\" : -n {1} \"${{decode[@]}}\" "
-        ">\"$OUT\" </dev/null\n"
+        "  mpirun --oversubscribe --bind-to none --host \"$p\" -n {0} \"${{prefill[@]}}\" : \\\n"
+        "         --host \"$d\" -n {1} \"${{decode[@]}}\" >\"$OUT\" </dev/null\n"
         "fi\n",
         plan.prefill.tp, plan.decode->tp);
-    if (plan.prefill.instances > 1 || plan.decode->instances > 1)
-        out += fmt::format(
-            "# The plan has {} prefill and {} decode instances: submit one such job for each pair, with\n"
-            "# shards of the prompts (sbatch --array), as one job here is one pair.\n",
-            plan.prefill.instances, plan.decode->instances);
     return out;
 }
 

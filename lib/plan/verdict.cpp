@@ -9,7 +9,10 @@ namespace hetero::plan {
 namespace {
 
 // All in one place, so that the words agree.
-std::string milliseconds(double seconds) { return fmt::format("{:.4g} ms", seconds * 1e3); }
+std::string milliseconds(double seconds) {
+    const double ms = seconds * 1e3;
+    return std::abs(ms) >= 1000 ? fmt::format("{:.0f} ms", ms) : fmt::format("{:.4g} ms", ms);
+}
 
 void refuse_all(const SearchResult& result, Decision& decision) {
     double least = 0;

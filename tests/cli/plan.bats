@@ -79,6 +79,8 @@ END
   grep -q '^\[decode\]' plan.toml
   bash -n job.sh
   grep -q '^#SBATCH hetjob' job.sh
+  [ "$(grep -c '^#SBATCH --exclusive' job.sh)" -eq 2 ]  # a task has one core otherwise
+  grep -q -- '--bind-to none --host "$p" ' job.sh
   hetero-prefill -m "$tiny" --tokens 1,2,3,4,5 -o state.h5 -q
   sed -i 's/^wire = .*/wire = "int8:token"/' plan.toml
   run --separate-stderr kv-quantize state.h5 --plan plan.toml -o quantized.h5 --json
@@ -113,6 +115,11 @@ END
   refuses 2 'no work' hetero-plan -m "$tiny" --hw a.toml
   refuses 2 'not above 0' hetero-plan -m "$tiny" --hw a.toml --prompt 1 --output 1 --rate 0
   refuses 2 'emit-file' hetero-plan -m "$tiny" --hw a.toml --prompt 9 --output 1 --emit slurm --json
+  refuses 2 'emit-file' hetero-plan -m "$tiny" --hw a.toml --prompt 9 --output 1 --emit slurm --explain
+  : >there.sh
+  refuses 3 'exists already' hetero-plan -m "$tiny" --hw a.toml --prompt 9 --output 1 -o new.toml --emit slurm \
+    --emit-file there.sh
+  [ ! -e new.toml ]
   refuses 3 "nearest one is 'hostname'" hetero-plan -m "$tiny" --hw <(sed 's/hostname/hostnam/' a.toml) --prompt 1 --output 1
   refuses 3 'profile' hetero-plan -m "$tiny" --hw /nonexistent.toml --prompt 1 --output 1
 }
@@ -121,6 +128,9 @@ END
   machine a 1000 100 >a.toml
   refuses 4 'gnuplot' env PATH=/nonexistent "$HETERO_BIN/hetero-plan" -m "$tiny" --hw a.toml --prompt 100 --output 10 --plot out.svg
   [ ! -e out.svg ]
+  refuses 4 'gnuplot' env PATH=/nonexistent "$HETERO_BIN/hetero-plan" -m "$tiny" --hw a.toml --prompt 100 --output 10 \
+    --plot out.svg -o plan.toml --emit slurm --emit-file job.sh
+  [ ! -e plan.toml ] && [ ! -e job.sh ]
   command -v gnuplot >/dev/null || skip "gnuplot is not installed"
   run --separate-stderr hetero-plan -m "$tiny" --hw a.toml --prompt 100 --output 10 --plot out.svg
   [ "$status" -eq 0 ]

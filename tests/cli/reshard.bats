@@ -102,6 +102,7 @@ setup() {
   refuses 2 'cannot divide' kv-send a.h5 --tp 5 -o mpi:5 --dry-run
   kv-quantize a.h5 --dtype int8 --axis tensor -o t.h5 -q
   refuses 3 'a scale that all heads share' kv-send t.h5 --split 2 -o x.h5 --dry-run
+  refuses 2 'name the shards' kv-send a.h5 --split 2 --dry-run
 }
 
 @test "the layouts of other engines: safetensors in blocks, heads first, interleaved, and back" {
@@ -111,6 +112,9 @@ setup() {
     kv-send pages.safetensors -o back.h5 --force -q
     cmp a.h5 back.h5
   done
+  refuses 2 'read it with kv-send pages.safetensors' kv-quantize pages.safetensors --dtype int8 -o q.h5
+  refuses 2 'then kv-send STATE.h5' kv-quantize a.h5 --dtype int8 -o q.safetensors
+  [ ! -e q.safetensors ]
   kv-send a.h5 --split 2 --layout hnd -o s.safetensors -q
   kv-send s.tp1of2.safetensors -o s.tp1of2.h5 -q
   kv-send s.tp0of2.safetensors -o s.tp0of2.h5 -q

@@ -18,6 +18,22 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// Only kv-send reads and writes the layouts of other engines: a state of that name would be taken for one of them.
+Status refuse_pages(const Endpoints& endpoints) {
+    const auto is_pages = [](const transport::Endpoint& one) {
+        return one.kind == transport::EndpointKind::file && one.path.ends_with(".safetensors");
+    };
+    for (const transport::Endpoint& one : endpoints.inputs)
+        if (is_pages(one))
+            return fail(Errc::usage, "{0}: the layout of another engine: read it with kv-send {0} -o STATE.h5",
+                        one.path);
+    for (const transport::Endpoint& one : endpoints.outputs)
+        if (is_pages(one))
+            return fail(Errc::usage, "{0}: the layout of another engine: write STATE.h5, then kv-send STATE.h5 -o {0}",
+                        one.path);
+    return {};
+}
+
 }  // namespace
 
 transport::TransportOptions TransferOptions::transport(const Tool& tool) const {
@@ -84,8 +100,11 @@ Result<Endpoints> prepare_endpoints(Tool& tool, const std::vector<std::string>& 
     const bool any_mpi = std::any_of(result.inputs.begin(), result.inputs.end(), is_mpi) ||
                          std::any_of(result.outputs.begin(), result.outputs.end(), is_mpi);
     if (options.dry_run && any_mpi) {
-        return fail(Errc::usage, "--dry-run moves nothing: it cannot be used with an mpi: or mpi-port: endpoint");
+        return fail(Errc::usage,
+                    "--dry-run moves nothing: there is no state to read from, or to write to, an mpi: or mpi-port: "
+                    "endpoint");
     }
+    if (!options.pages) HETERO_CHECK(refuse_pages(result));
     for (const char* name : {"fault", "max-rate"})
         if (tool.options().on_command_line(name) && !any_mpi && !options.dry_run)
             return fail(Errc::usage, "--{} is for mpi: and mpi-port: endpoints, and there is none", name);

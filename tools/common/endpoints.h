@@ -21,6 +21,7 @@ struct TransferOptions {
     kv::HeadCounts heads;
     transport::Faults faults;
     std::uint64_t max_bytes_per_s = 0;  // to each mpi: output; 0: no limit
+    bool pages = false;                 // files may be in the layout of another engine (.safetensors)
 
     [[nodiscard]] transport::TransportOptions transport(const Tool& tool) const;
 };

@@ -13,14 +13,14 @@ void report_transfer(Tool& tool, const transport::Endpoint& endpoint, bool sendi
     if (!stats) return;
     const double ms = stats->busy_s * 1e3;
     Json& transfer = tool.report()["transfer"] = {{"bytes", stats->bytes}, {"ms", number(ms)}};
-    const std::string what =
-        fmt::format("{} bytes {} {} in {:.1f} ms", stats->bytes, sending ? "to" : "from", to_string(endpoint), ms);
+    std::string what = fmt::format("{} bytes {} {}", stats->bytes, sending ? "to" : "from", to_string(endpoint));
+    if (ms >= 0.05) what += fmt::format(" in {:.1f} ms", ms);  // less: each layer came in one piece
     if (!computed_at) return tool.note("{}", what);
     const double visible_ms = std::max(0.0, to_milliseconds(stats->end - *computed_at));
     const double overlap = ms > 0 ? std::clamp(1 - visible_ms / ms, 0.0, 1.0) : 1;
     transfer["visible_ms"] = number(visible_ms);
     transfer["overlap"] = number(overlap);
-    tool.note("{}, {:.1f} ms of it after the prefill (overlap {:.3f})", what, visible_ms, overlap);
+    tool.note("{}, confirmed {:.1f} ms after the prefill (overlap {:.3f})", what, visible_ms, overlap);
 }
 
 void trace_transfers(const Endpoints& endpoints) {

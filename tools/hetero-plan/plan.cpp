@@ -11,9 +11,14 @@ Status check_usage(const Tool& tool, const PlanOptions& options) {
     if (!options.emit_file.empty() && options.emit.empty()) return fail(Errc::usage, "--emit-file goes with --emit");
     if (!options.emit.empty() && options.emit_file.empty() && tool.json())
         return fail(Errc::usage, "--json and --emit both go to stdout: give --emit-file");
-    return tool.check_files({{options.model, options.hw, options.hw_decode, options.trace, options.stages,
-                              options.stages_decode, options.certificate},
-                             {options.plan_file, options.emit_file, options.plot}});
+    if (!options.emit.empty() && options.emit_file.empty() && options.explain)
+        return fail(Errc::usage, "--explain and --emit both go to stdout: give --emit-file");
+    HETERO_CHECK(tool.check_files({{options.model, options.hw, options.hw_decode, options.trace, options.stages,
+                                    options.stages_decode, options.certificate},
+                                   {options.plan_file, options.emit_file, options.plot}}));
+    for (const std::string& path : {options.plan_file, options.emit_file, options.plot})
+        if (!path.empty()) HETERO_CHECK(io::check_output_path(path, tool.overwrite()));
+    return {};
 }
 
 std::string explanation(const std::vector<plan::Practice>& practices) {
@@ -38,8 +43,18 @@ Status run_plan(Tool& tool, const PlanOptions& options) {
     }
     const auto rows = static_cast<std::size_t>(options.rows);
     report_plan(tool.report(), problem, result, decision, rows);
+    const bool refused = decision.verdict == plan::Verdict::refuse;
+    std::string svg;  // before anything is written
+    if (!options.plot.empty() && refused) tool.note("no plot: no deployment keeps the goals");
+    if (!options.plot.empty() && !refused) {
+        HETERO_TRY(svg, plan_plot(problem, result, decision));
+    }
     std::string text;
-    if (options.emit.empty()) text = plan_table(problem, result, decision, rows);
+    if (options.emit.empty() || !options.emit_file.empty()) {
+        text = plan_table(problem, result, decision, rows);
+    } else if (!refused) {  // the script alone goes to stdout
+        tool.note("{}: {}", verdict_name(decision.verdict), decision.reasons.front());
+    }
     if (chosen != nullptr) {
         plan::DeploymentPlan deployment = plan::plan_of(problem, *chosen, decision);
         deployment.tool = fmt::format("{} {}", tool.name(), kVersion);
@@ -63,17 +78,13 @@ Status run_plan(Tool& tool, const PlanOptions& options) {
             for (const plan::Practice& one : kept)
                 list.push_back({{"number", one.number}, {"practice", one.text}, {"kept", one.kept}, {"why", one.why}});
             tool.report()["practices"] = std::move(list);
-            if (options.emit.empty()) text += fmt::format("\n{}", explanation(kept));
+            text += fmt::format("\n{}", explanation(kept));
         }
     }
-    if (!options.plot.empty()) {
-        HETERO_TRY(const std::string svg, plan_plot(problem, result, decision));
-        HETERO_CHECK(tool.write_file(options.plot, svg, io::shared_file));
-    }
+    if (!svg.empty()) HETERO_CHECK(tool.write_file(options.plot, svg, io::shared_file));
     tool.report_is_complete();
     if (!tool.json()) HETERO_CHECK(tool.print(text));
-    if (decision.verdict == plan::Verdict::refuse)
-        return fail(Errc::check_failed, "REFUSE: {}", decision.reasons.front());
+    if (refused) return fail(Errc::check_failed, "REFUSE: {}", decision.reasons.front());
     return {};
 }
 

@@ -135,9 +135,13 @@ Json candidate_json(const plan::Problem& problem, const plan::Candidate& candida
     return out;
 }
 
-std::string goal_text(double seconds) {
-    return std::isfinite(seconds) ? fmt::format("{:.4g} ms", seconds * milli) : std::string("any");
+// Four digits, or more before the point.
+std::string ms_text(double seconds) {
+    const double ms = seconds * milli;
+    return std::abs(ms) >= 1000 ? fmt::format("{:.0f}", ms) : fmt::format("{:.4g}", ms);
 }
+
+std::string goal_text(double seconds) { return std::isfinite(seconds) ? ms_text(seconds) + " ms" : std::string("any"); }
 
 }  // namespace
 
@@ -190,11 +194,11 @@ std::string plan_table(const plan::Problem& problem, const plan::SearchResult& r
         }
         const plan::Figures& figures = *candidate.figures;
         const auto usd = usd_per_million(problem, candidate);
-        out += fmt::format("{} {:<13} {:>8.4g} {:>8.4g} {:>8.4g} {:>8.4g} {:>8.4g} {:>7.1f} {:>9} {:>9}  {:<38} {}\n",
-                           decision.chosen == i ? "*" : " ", kind_name(candidate.kind), figures.ttft_p50_s * milli,
-                           figures.ttft_p99_s * milli, figures.itl_p50_s * milli, figures.itl_p99_s * milli,
+        out += fmt::format("{} {:<13} {:>8} {:>8} {:>8} {:>8} {:>8.4g} {:>7.1f} {:>9} {:>9}  {:<38} {}\n",
+                           decision.chosen == i ? "*" : " ", kind_name(candidate.kind), ms_text(figures.ttft_p50_s),
+                           ms_text(figures.ttft_p99_s), ms_text(figures.itl_p50_s), ms_text(figures.itl_p99_s),
                            candidate.goodput_per_s, figures.attainment * 100,
-                           is_split(candidate.kind) ? fmt::format("{:.4g}", candidate.transfer_alone_s * milli) : "-",
+                           is_split(candidate.kind) ? ms_text(candidate.transfer_alone_s) : "-",
                            usd ? fmt::format("{:.4g}", *usd) : "?", candidate.binding, describe(problem, candidate));
     }
     out += fmt::format("\n{}\n", verdict_name(decision.verdict));

@@ -76,6 +76,7 @@ Status send(Tool& tool, const SendOptions& options, Turns* turns = nullptr) {
     std::vector<std::string> outputs = route.outputs();
     TransferOptions own = route.transfer();
     std::optional<transport::Endpoint> planned;
+    own.pages = true;
     if (dry_run) own.tp = 1;
     if (dry_run && !options.output.empty()) {
         HETERO_TRY(planned, transport::parse_endpoint(options.output));
@@ -108,12 +109,12 @@ Status send(Tool& tool, const SendOptions& options, Turns* turns = nullptr) {
     const double seconds = opened.seconds + delivered.seconds;
 
     const std::uint64_t bytes = delivered.header.payload_bytes();
-    const double rate = static_cast<double>(bytes) / seconds / 1e9;
     Json& report = tool.report();
     report["from"] = transport::to_string(endpoints.inputs.front());
     report["to"] = options.output.empty() ? Json(nullptr) : Json(options.output);
     if (dry_run) report["dry_run"] = true;
-    report_resumed(tool, endpoints, bytes);
+    const std::uint64_t resumed = report_resumed(tool, endpoints, bytes);
+    const double rate = static_cast<double>(bytes - resumed) / seconds / 1e9;
     report["sequences"] = source->header().sequences.size();
     report["bytes"] = bytes;
     report["seconds"] = dry_run ? Json(nullptr) : number(seconds);
@@ -132,7 +133,7 @@ Status send(Tool& tool, const SendOptions& options, Turns* turns = nullptr) {
         return {};
     }
     trace_transfers(endpoints);
-    tool.note("{} bytes in {:.4f} s, {:.3f} GB/s", bytes, seconds, rate);
+    tool.note("{} bytes in {:.4f} s, {:.3f} GB/s", bytes - resumed, seconds, rate);
     return {};
 }
 

@@ -17,7 +17,8 @@ bool is_link(const std::vector<transport::Endpoint>& endpoints) {
 void add_resume_option(OptionTable& table, std::string* mode) {
     table
         .choice("--resume", mode, {"auto", "off"},
-                "from another process into a file: go on where an earlier transfer broke off, or start anew and keep nothing")
+                "from another process into a file: go on where an earlier transfer broke off, or start anew and keep "
+                "nothing")
         .setting = true;
 }
 
@@ -27,7 +28,8 @@ Status plan_resume(Tool& tool, const std::string& mode, const Endpoints& endpoin
         !endpoints.outputs.empty() && endpoints.outputs.front().kind == transport::EndpointKind::file;
     if (!is_link(endpoints.inputs) || !into_file || !as_it_is) {
         if (tool.options().on_command_line("resume"))
-            return fail(Errc::usage, "--resume is for a whole state that goes from another process into a file as it is");
+            return fail(Errc::usage,
+                        "--resume is for a whole state that goes from another process into a file as it is");
         return {};
     }
     const std::string& path = endpoints.outputs.front().path;
@@ -39,16 +41,17 @@ Status plan_resume(Tool& tool, const std::string& mode, const Endpoints& endpoin
     return {};
 }
 
-void report_resumed(Tool& tool, const Endpoints& endpoints, std::uint64_t bytes) {
+std::uint64_t report_resumed(Tool& tool, const Endpoints& endpoints, std::uint64_t bytes) {
     Json& report = tool.report();
     report["resumed_bytes"] = report["sent_bytes"] = nullptr;
     const bool to_link = is_link(endpoints.outputs);
-    if (!to_link && !is_link(endpoints.inputs)) return;
+    if (!to_link && !is_link(endpoints.inputs)) return 0;
     const std::uint64_t resumed =
         transport::resumed_bytes(to_link ? endpoints.outputs.front() : endpoints.inputs.front());
     report["resumed_bytes"] = resumed;
     report["sent_bytes"] = bytes - resumed;
-    if (resumed != 0) tool.note("{} were there from an earlier transfer", format_bytes(resumed));
+    if (resumed != 0) tool.note("{} of {} bytes were there from an earlier transfer", resumed, bytes);
+    return resumed;
 }
 
 }  // namespace hetero::tool

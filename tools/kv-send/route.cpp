@@ -102,10 +102,9 @@ Result<Route> Route::plan(const std::string& input, const std::string& output, s
     const bool to_file = to && to->kind == EndpointKind::file, to_rank = to && to->kind == EndpointKind::mpi;
     if (split > 1) {
         if (tp > 1) return fail(Errc::usage, "--split and --tp exclude each other: each rank writes its own shard");
-        if (to && !to_file) return fail(Errc::usage, "--split: {} cannot be divided; write to a file", output);
-        if (to) {
-            HETERO_TRY(route.outputs_, shard_names(*to, route.split_));
-        }
+        if (!to) return fail(Errc::usage, "--split: name the shards with -o");
+        if (!to_file) return fail(Errc::usage, "--split: {} cannot be divided; write to a file", output);
+        HETERO_TRY(route.outputs_, shard_names(*to, route.split_));
     }
     if (tp > 1) {
         if (from.kind == EndpointKind::pipe || (to && to->kind == EndpointKind::pipe))

@@ -260,8 +260,11 @@ Result<LinkBench> Bench::lead(const LinkBenchOptions& options) {
         HETERO_TRY(auto one, row(message, usual ? in_seconds(rate, options.usual_round_s) : wanted, options.rounds));
         bench.rows.push_back(std::move(one));
     }
+    if (bench.rows.empty())
+        return fail(Errc::usage,
+                    "this link carries {:.0f} bytes a second: no chunks of these sizes can be measured on it", rate);
     const LinkBenchRow* chosen = bench.nearest(bench.choice.chunk_bytes);
-    if (chosen != nullptr && chosen->message_bytes == bench.choice.chunk_bytes) {
+    if (chosen->message_bytes == bench.choice.chunk_bytes) {
         constexpr int window_rounds = 5;
         for (const std::uint64_t factor : {1, 4, 16, 64, 256}) {
             HETERO_TRY(auto one, window(factor * chosen->message_bytes, chosen->message_bytes, wanted, window_rounds));

@@ -17,7 +17,8 @@ bool is_link(const std::vector<transport::Endpoint>& endpoints) {
 void add_resume_option(OptionTable& table, std::string* mode) {
     table
         .choice("--resume", mode, {"auto", "off"},
-                "from another process into a file: go on where an earlier transfer broke off, or start anew and keep nothing")
+                "from another process into a file: go on where an earlier transfer broke off, or start anew and keep "
+                "nothing")
         .setting = true;
 }
 
@@ -27,7 +28,8 @@ Status plan_resume(Tool& tool, const std::string& mode, const Endpoints& endpoin
         !endpoints.outputs.empty() && endpoints.outputs.front().kind == transport::EndpointKind::file;
     if (!is_link(endpoints.inputs) || !into_file || !as_it_is) {
         if (tool.options().on_command_line("resume"))
-            return fail(Errc::usage, "--resume is for a whole state that goes from another process into a file as it is");
+            return fail(Errc::usage,
+                        "--resume is for a whole state that goes from another process into a file as it is");
         return {};
     }
     const std::string& path = endpoints.outputs.front().path;

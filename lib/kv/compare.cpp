@@ -259,7 +259,6 @@ Status compare_tokens(const Header& a, const Paired& paired, std::vector<Mismatc
     return {};
 }
 
-// log(sum(exp(x))). Logits of a state are finite (check_header).
 // These and logits may come after the layers.
 void compare_pending(const Header& a, const Paired& paired, std::vector<Mismatch>& mismatches) {
     for (std::size_t i = 0; i < a.sequences.size(); ++i) {
@@ -272,6 +271,7 @@ void compare_pending(const Header& a, const Paired& paired, std::vector<Mismatch
     }
 }
 
+// log(sum(exp(x))). Logits of a state are finite (check_header).
 double log_sum_exp(const std::vector<float>& logits) {
     const double largest = *std::max_element(logits.begin(), logits.end());
     double sum = 0;

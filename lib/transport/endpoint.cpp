@@ -129,8 +129,6 @@ Result<std::optional<LinkRate>> measure_link(const Endpoint& endpoint) {
     return std::optional(rate);
 }
 
-bool is_link(const Endpoint& endpoint) { return type_of(endpoint.kind).stats != nullptr; }
-
 std::optional<TransferStats> transfer_stats(const Endpoint& endpoint, bool sending) {
     const EndpointType& type = type_of(endpoint.kind);
     return type.stats == nullptr ? std::nullopt : type.stats(endpoint, sending);

@@ -27,7 +27,7 @@ struct Endpoint {
     std::string path;  // file; mpi_port: where the two jobs find each other
     int rank = -1;     // mpi: the peer's rank in MPI_COMM_WORLD
     int ranks = 1;     // mpi: so many from `rank` on, which hold the shards of one state ("mpi:3-5")
-    // Messages to another process, by hkv-mpi.
+    // Messages to another process, by hkv-mpi, which takes them meanwhile: what is sent early arrives early.
     [[nodiscard]] bool is_link() const noexcept { return kind == EndpointKind::mpi || kind == EndpointKind::mpi_port; }
 };
 
@@ -88,8 +88,6 @@ Status confirm(const Endpoint& input);
 // whether or not the other side is ready to read. Nothing for a file or a pipe.
 Result<std::optional<LinkRate>> measure_link(const Endpoint& endpoint);
 
-// Another process reads or writes it meanwhile: what is sent early arrives early.
-[[nodiscard]] bool is_link(const Endpoint& endpoint);
 // Of the state that this process has sent to an output (`sending`) or read from an input; none for a file or a pipe.
 [[nodiscard]] std::optional<TransferStats> transfer_stats(const Endpoint& endpoint, bool sending);
 // Puts this process on the time line of the peer that an input is read from (base/trace.h), by some small probes; does

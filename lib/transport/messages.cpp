@@ -157,6 +157,7 @@ std::uint16_t protocol_version_of(const Offer& offer) noexcept {
 
 Digest state_key(const kv::Header& header) {
     kv::Header without = header;
+    without.tokens_per_chunk = 0;
     for (kv::Sequence& sequence : without.sequences) sequence.logits.clear();
     return sha256("hetero-wire-state 1\n" + kv::header_text(without));
 }

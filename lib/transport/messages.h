@@ -51,7 +51,8 @@ std::vector<std::byte> encode(const Offer& offer);  // in its lowest version
 // Checks the header with kv::check_header, and that payload_bytes agrees with it.
 Result<Offer> decode_offer(std::span<const std::byte> bytes, std::uint16_t version);
 
-// What names a state to a receiver that may hold some of it: a digest of its header without the logits.
+// What names a state to a receiver that may hold some of it: a digest of its header without the logits, and without the
+// chunk length, which may be chosen for the link.
 [[nodiscard]] Digest state_key(const kv::Header& header);
 
 // Pieces that the receiver holds: `first` and those behind it, counted as ChunkWalk walks, with the CRC-32C of each.

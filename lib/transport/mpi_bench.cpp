@@ -260,8 +260,11 @@ Result<LinkBench> Bench::lead(const LinkBenchOptions& options) {
         HETERO_TRY(auto one, row(message, usual ? in_seconds(rate, options.usual_round_s) : wanted, options.rounds));
         bench.rows.push_back(std::move(one));
     }
+    if (bench.rows.empty())
+        return fail(Errc::usage,
+                    "this link carries {:.0f} bytes a second: no chunks of these sizes can be measured on it", rate);
     const LinkBenchRow* usual_row = bench.nearest(usual_message_bytes);
-    if (usual_row != nullptr && usual_row->message_bytes == usual_message_bytes) {
+    if (usual_row->message_bytes == usual_message_bytes) {
         constexpr int window_rounds = 5;
         for (const std::uint64_t factor : {1, 4, 16, 64, 256}) {
             HETERO_TRY(auto one,

@@ -21,8 +21,13 @@ Status RawMpi::complete(std::span<MPI_Request> requests) const {
         HETERO_MPI_CHECK(MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE),
                          "MPI_Testall");
         if (done != 0) return {};
-        if (i % 1024 == 1023 && seconds_since(begin) > timeout_s_)
-            return fail(Errc::peer, "rank {}: no answer to plain MPI messages for {:.3g} s", peer_, timeout_s_);
+        if (i % 1024 != 1023 || seconds_since(begin) <= timeout_s_) continue;
+        for (MPI_Request& request : requests) {  // what comes late must not find memory that is used for something else
+            if (request == MPI_REQUEST_NULL) continue;
+            MPI_Cancel(&request);
+            MPI_Request_free(&request);
+        }
+        return fail(Errc::peer, "rank {}: no answer to plain MPI messages for {:.3g} s", peer_, timeout_s_);
     }
 }
 

@@ -41,7 +41,9 @@ double median(std::vector<double> values) {
 class Measure {
 public:
     Measure(MPI_Comm comm, int peer, double timeout_s)
-        : raw_(comm, peer, timeout_s), out_{std::vector<std::byte>(memory_bytes, std::byte{1})}, in_{std::vector<std::byte>(memory_bytes)} {}
+        : raw_(comm, peer, timeout_s),
+          out_{std::vector<std::byte>(memory_bytes, std::byte{1})},
+          in_{std::vector<std::byte>(memory_bytes)} {}
 
     Result<Pair> lead(const SurveyOptions& options) {
         Pair pair;

@@ -13,32 +13,15 @@
 
 #include "base/errno_text.h"
 #include "kv/file.h"
+#include "transport/file_descriptor.h"
 
 namespace hetero::transport {
 namespace {
 
 constexpr std::size_t read_bytes = 1U << 20;
 
-class Descriptor {
-public:
-    explicit Descriptor(int fd = -1) : fd_(fd) {}
-    Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-    Descriptor& operator=(Descriptor&& other) noexcept {
-        std::swap(fd_, other.fd_);
-        return *this;
-    }
-    Descriptor(const Descriptor&) = delete;
-    Descriptor& operator=(const Descriptor&) = delete;
-    ~Descriptor() {
-        if (fd_ >= 0) ::close(fd_);
-    }
-    [[nodiscard]] int get() const noexcept { return fd_; }
-    // Another process cannot open it; this one can, and whatever reads it need not know that it has no name.
-    [[nodiscard]] std::string path() const { return fmt::format("/proc/self/fd/{}", fd_); }
-
-private:
-    int fd_;
-};
+// Another process cannot open it; this one can, and whatever reads it need not know that it has no name.
+std::string path_of(const FileDescriptor& file) { return fmt::format("/proc/self/fd/{}", file.get()); }
 
 Status write_all(int fd, std::span<const std::byte> bytes, const std::string& name) {
     while (!bytes.empty()) {
@@ -61,7 +44,7 @@ std::vector<std::string> spool_folders() {
 }
 
 // A file without a name, mode 0600.
-Result<Descriptor> open_spool() {
+Result<FileDescriptor> open_spool() {
     std::string reason;
     for (const std::string& folder : spool_folders()) {
         int fd = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
@@ -70,7 +53,7 @@ Result<Descriptor> open_spool() {
             fd = ::mkostemp(name.data(), O_CLOEXEC);
             if (fd >= 0) ::unlink(name.c_str());
         }
-        if (fd >= 0) return Descriptor(fd);
+        if (fd >= 0) return FileDescriptor(fd);
         reason += fmt::format("{}{}: {}", reason.empty() ? "" : ", ", folder, errno_text(errno));
     }
     return fail(Errc::resource, "no folder for a temporary file ({}); set TMPDIR", reason);
@@ -102,7 +85,7 @@ Result<std::vector<std::byte>> read_some(int fd, std::uint64_t max, const std::s
 // A source that reads a spool file, and whose messages speak of the pipe.
 class SpooledSource final : public kv::Source {
 public:
-    SpooledSource(Descriptor spool, std::unique_ptr<kv::Source> source, std::string name)
+    SpooledSource(FileDescriptor spool, std::unique_ptr<kv::Source> source, std::string name)
         : spool_(std::move(spool)), source_(std::move(source)), name_(std::move(name)) {}
     [[nodiscard]] const kv::Header& header() const noexcept override { return source_->header(); }
     Result<kv::Layer> read_layer() override {
@@ -117,8 +100,8 @@ public:
     }
     [[nodiscard]] const std::string& name() const noexcept override { return name_; }
 
-    static Error renamed(Error error, const Descriptor& spool, const std::string& name) {
-        const std::string path = spool.path();
+    static Error renamed(Error error, const FileDescriptor& spool, const std::string& name) {
+        const std::string path = path_of(spool);
         for (std::size_t at = error.message.find(path); at != std::string::npos; at = error.message.find(path, at)) {
             error.message.replace(at, path.size(), name);
             at += name.size();
@@ -127,7 +110,7 @@ public:
     }
 
 private:
-    Descriptor spool_;
+    FileDescriptor spool_;
     std::unique_ptr<kv::Source> source_;
     std::string name_;
 };
@@ -141,11 +124,11 @@ Status copy_rest(int from, int to, const std::string& from_name, const std::stri
 }
 
 Result<std::unique_ptr<kv::Source>> spool(int fd, const std::vector<std::byte>& head, const std::string& name) {
-    HETERO_TRY(Descriptor file, open_spool());
+    HETERO_TRY(FileDescriptor file, open_spool());
     const std::string spool_name = name + ": temporary file (set TMPDIR)";
     HETERO_CHECK(write_all(file.get(), head, spool_name));
     HETERO_CHECK(copy_rest(fd, file.get(), name, spool_name));
-    auto source = kv::open_file(file.path());
+    auto source = kv::open_file(path_of(file));
     if (!source) return tl::unexpected<Error>(SpooledSource::renamed(source.error(), file, name));
     return std::unique_ptr<kv::Source>(std::make_unique<SpooledSource>(std::move(file), std::move(*source), name));
 }
@@ -187,7 +170,7 @@ public:
         if (!inner_) return fail(Errc::internal, "{}: committed before the header", name_);
         HETERO_CHECK(inner_->commit());
         if (!spool_path_.empty()) {
-            const Descriptor file(::open(spool_path_.c_str(), O_RDONLY | O_CLOEXEC));
+            const FileDescriptor file(::open(spool_path_.c_str(), O_RDONLY | O_CLOEXEC));
             if (file.get() < 0) return fail(Errc::resource, "{}: {}", spool_path_, errno_text(errno));
             remove_spool();
             HETERO_CHECK(copy_rest(file.get(), fd_, "temporary file", name_));

@@ -11,10 +11,6 @@ namespace {
 
 constexpr std::size_t places_ahead = 512;  // more than the sender's window, less than wire_slots
 
-bool is_zero(const Digest& digest) {
-    return std::all_of(digest.begin(), digest.end(), [](std::uint8_t b) { return b == 0; });
-}
-
 }  // namespace
 
 Receiver::Receiver(Link& link) : link_(&link) {
@@ -85,7 +81,7 @@ Status Receiver::handle_checked(const Frame& frame) {
 Status Receiver::handle_offer(const Frame& frame) {
     HETERO_TRY(Offer offer, decode_offer(frame.payload, version_));
     if (offer.header.identity.n_layers > 0xFFFF) return fail(Errc::peer, "OFFER has more than 65535 layers");
-    if (kv::compat_hash(offer.header.identity) != compat_hash_ || is_zero(compat_hash_))
+    if (kv::compat_hash(offer.header.identity) != compat_hash_ || compat_hash_ == Digest{})
         return fail(Errc::peer, "HELLO and OFFER describe different models");
     if (options_.expected) {
         if (const auto mismatches = kv::compare(*options_.expected, offer.header.identity); !mismatches.empty()) {

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
+#include <new>
 #include <thread>
 
 #include "base/errno_text.h"
@@ -19,10 +20,6 @@
 
 namespace hetero::transport {
 namespace {
-
-bool is_zero(const Digest& digest) {
-    return std::all_of(digest.begin(), digest.end(), [](std::uint8_t b) { return b == 0; });
-}
 
 bool write_all(int fd, std::span<const std::byte> bytes) {
     while (!bytes.empty()) {
@@ -39,7 +36,7 @@ bool write_all(int fd, std::span<const std::byte> bytes) {
 class JournalWriter {
 public:
     // The file stays from the first layer on that is safe; `earlier` goes when this file has as much.
-    JournalWriter(std::shared_ptr<io::AtomicFile> file, const Digest& state_key, Resume::Pace pace,
+    JournalWriter(std::shared_ptr<io::AtomicFile> file, std::span<const std::byte> head, Resume::Pace pace,
                   std::shared_ptr<UnfinishedFile> earlier)
         : file_(std::move(file)),
           path_(journal_name(file_->temporary_path())),
@@ -49,23 +46,27 @@ public:
         const std::string unlocked = path_ + ".new";
         registration_ = io::Temporary::take(path_, false);
         journal_ = FileDescriptor(::open(unlocked.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-        if (!journal_.valid() || !lock_file(journal_.get()) ||
-            !write_all(journal_.get(), encode_journal_head(state_key)) ||
+        if (!journal_.valid() || !lock_file(journal_.get()) || !write_all(journal_.get(), head) ||
             ::rename(unlocked.c_str(), path_.c_str()) != 0) {
             log::debug("{}: cannot be written ({}): this transfer could not be resumed", path_, errno_text(errno));
             if (journal_.valid()) ::unlink(unlocked.c_str());
             failed_ = true;
             return;
         }
-        const BlockedSignals blocked;
-        thread_ = std::thread([this] {
-            try {
-                run();
-            } catch (const std::exception&) {  // memory
-                const std::lock_guard lock(mutex_);
-                failed_ = true;
-            }
-        });
+        try {
+            const BlockedSignals blocked;
+            thread_ = std::thread([this] {
+                try {
+                    run();
+                } catch (const std::exception&) {  // memory
+                    const std::lock_guard lock(mutex_);
+                    failed_ = true;
+                }
+            });
+        } catch (const std::exception& error) {
+            log::debug("{}: no thread to write it ({}): this transfer could not be resumed", path_, error.what());
+            failed_ = true;
+        }
     }
     ~JournalWriter() {
         stop();
@@ -111,6 +112,7 @@ public:
         if (earlier_) earlier_->remove();
     }
     void remove_own() noexcept {
+        stop();
         earlier_.reset();
         remove();
     }
@@ -227,15 +229,17 @@ private:
 Resume::Resume(std::string path, Pace pace) : path_(std::move(path)), pace_(pace) {}
 Resume::~Resume() = default;
 
-std::vector<HeldPieces> Resume::look_for(const kv::Header& header, const Digest& state_key) {
+std::vector<HeldPieces> Resume::look_for(const kv::Header& header, const Digest& state_key) try {
     header_ = std::make_shared<kv::Header>(header);
     state_key_ = state_key;
     found_.reset();
-    if (is_zero(state_key)) return {};
+    if (state_key == Digest{}) return {};
     for (auto& one : UnfinishedFile::find(path_)) {
         if (const Status verified = one->verify(header, state_key); !verified) {
-            log::warn("{}: an unfinished transfer is discarded: {}", path_, verified.error().message);
-            one->remove();
+            const bool unfit = verified.error().code == Errc::bad_input;
+            log::warn("{}: an unfinished transfer is {}: {}", path_, unfit ? "discarded" : "left as it is",
+                      verified.error().message);
+            if (unfit) one->remove();
         } else if (one->layers().empty() || (found_ && found_->layers().size() >= one->layers().size())) {
             one->remove();
         } else {
@@ -260,6 +264,11 @@ std::vector<HeldPieces> Resume::look_for(const kv::Header& header, const Digest&
     log::info("{}: goes on with {} of {} layers from an earlier transfer", path_, found_->layers().size(),
               total_layers(header));
     return {std::move(held)};
+} catch (const std::bad_alloc&) {
+    log::warn("{}: no memory to look for an unfinished transfer: this one starts anew", path_);
+    found_.reset();
+    state_key_ = {};
+    return {};
 }
 
 Status Resume::fill(std::uint64_t layer_index, kv::Layer& layer) {
@@ -273,10 +282,11 @@ Status Resume::fill(std::uint64_t layer_index, kv::Layer& layer) {
 }
 
 Result<std::unique_ptr<kv::Sink>> Resume::create_sink(io::Overwrite overwrite) {
-    if (is_zero(state_key_)) return kv::create_file(path_, overwrite);
+    if (state_key_ == Digest{}) return kv::create_file(path_, overwrite);
     HETERO_TRY(io::AtomicFile created, io::AtomicFile::create(path_, overwrite));
     const auto file = std::make_shared<io::AtomicFile>(std::move(created));
-    auto journal = std::make_unique<JournalWriter>(file, state_key_, pace_, found_);
+    auto journal = std::make_unique<JournalWriter>(file, encode_journal_head(state_key_, header_->tokens_per_chunk),
+                                                   pace_, found_);
     const auto written = [journal = journal.get(), header = header_,
                           next = std::uint64_t{0}](kv::WrittenLayer layer) mutable {
         const std::uint32_t n_layers = header->identity.n_layers;

@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::uint32_t magic = 0x4A564B48;  // "HKVJ"
 constexpr std::uint32_t journal_version = 1;
-constexpr std::size_t head_bytes = 4 + 4 + 32, checksum_bytes = 4, length_bytes = 4;
+constexpr std::size_t head_bytes = 4 + 4 + 32 + 4, checksum_bytes = 4, length_bytes = 4;
 
 constexpr std::vector<std::uint32_t> kv::PartChecksums::*part_tables[] = {
     &kv::PartChecksums::values, &kv::PartChecksums::scale, &kv::PartChecksums::zero, &kv::PartChecksums::sink,
@@ -31,11 +31,12 @@ bool seal_holds(std::span<const std::byte> bytes) {
 
 }  // namespace
 
-std::vector<std::byte> encode_journal_head(const Digest& state_key) {
+std::vector<std::byte> encode_journal_head(const Digest& state_key, std::uint32_t tokens_per_chunk) {
     ByteWriter out;
     out.number(magic);
     out.number(journal_version);
     out.digest(state_key);
+    out.number(tokens_per_chunk);
     return sealed(std::move(out));
 }
 
@@ -68,6 +69,7 @@ Result<Journal> decode_journal(std::span<const std::byte> bytes) {
         return fail(Errc::bad_input, "of version {}, this build reads {}", version, journal_version);
     Journal journal;
     journal.state_key = head.digest();
+    journal.tokens_per_chunk = head.number<std::uint32_t>();
 
     bytes = bytes.subspan(sealed_head);
     while (bytes.size() >= length_bytes) {

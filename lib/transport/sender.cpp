@@ -1,6 +1,7 @@
 #include "transport/sender.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace hetero::transport {
 namespace {
@@ -122,9 +123,12 @@ Status Sender::take_credit(std::uint64_t layers) {
 }
 
 std::optional<std::uint32_t> Sender::held(std::uint64_t piece) const noexcept {
-    for (const HeldPieces& range : held_)
-        if (piece >= range.first && piece - range.first < range.crcs.size()) return range.crcs[piece - range.first];
-    return std::nullopt;
+    const auto behind = std::upper_bound(held_.begin(), held_.end(), piece,
+                                         [](std::uint64_t one, const HeldPieces& range) { return one < range.first; });
+    if (behind == held_.begin()) return std::nullopt;
+    const HeldPieces& range = *std::prev(behind);
+    const std::uint64_t at = piece - range.first;
+    return at < range.crcs.size() ? std::optional(range.crcs[at]) : std::nullopt;
 }
 
 void Sender::keep(const ChunkPlace& place) {

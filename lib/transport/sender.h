@@ -82,8 +82,8 @@ private:
     std::uint16_t version_ = min_protocol_version, lowest_version_ = 1, highest_version_ = 1;
     Offer offer_;
     std::uint64_t credit_layers_ = 0, total_layers_ = 0, total_pieces_ = 0;
-    std::vector<HeldPieces> held_;
-    std::uint64_t kept_ = 0;  // pieces that the receiver has not been told to keep
+    std::vector<HeldPieces> held_;  // in order
+    std::uint64_t kept_ = 0;        // pieces that the receiver has not been told to keep
     std::uint64_t kept_bytes_ = 0;
     Digest root_{};
     TransferTimes times_;

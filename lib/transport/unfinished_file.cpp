@@ -50,10 +50,6 @@ bool is_hex(std::string_view text) {
 
 }  // namespace
 
-FileDescriptor::~FileDescriptor() {
-    if (fd_ >= 0) ::close(fd_);
-}
-
 std::string journal_name(const std::string& part) {
     return part.substr(0, part.size() - part_suffix.size()) + std::string(journal_suffix);
 }
@@ -107,14 +103,20 @@ Status UnfinishedFile::verify(const kv::Header& header, const Digest& state_key)
         return fail(Errc::bad_input, "its journal has {} layers, the state {}", journal->layers.size(),
                     total_layers(header));
     if (journal->layers.empty() || !part_file_.valid()) return {};
+    kv::Header written = header;
+    written.tokens_per_chunk = journal->tokens_per_chunk;
+    if (written.tokens_per_chunk == 0 || !kv::check_header(written))
+        return fail(Errc::bad_input, "its journal has chunks of {} tokens", journal->tokens_per_chunk);
+    const bool other_chunks = written.tokens_per_chunk != header.tokens_per_chunk;
     layers_ = std::move(journal->layers);
     const std::uint32_t n_layers = header.identity.n_layers;
     for (std::uint64_t i = 0; i < layers_.size(); ++i) {
         HETERO_TRY(const auto layer, allocate_layer(header, i / n_layers, i % n_layers));
-        if (Status read_back = read(header, i, *layer); !read_back) {
+        if (Status read_back = read(written, i, *layer); !read_back) {
             layers_.clear();
             return read_back;
         }
+        if (other_chunks) layers_[i].checksums = kv::checksum_layer(header, *layer);
     }
     return {};
 }

@@ -4,31 +4,13 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "kv/file.h"
+#include "transport/file_descriptor.h"
 #include "transport/resume_journal.h"
 
 namespace hetero::transport {
-
-class FileDescriptor {
-public:
-    explicit FileDescriptor(int fd = -1) noexcept : fd_(fd) {}
-    ~FileDescriptor();
-    FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-    FileDescriptor& operator=(FileDescriptor&& other) noexcept {
-        std::swap(fd_, other.fd_);
-        return *this;
-    }
-    FileDescriptor(const FileDescriptor&) = delete;
-    FileDescriptor& operator=(const FileDescriptor&) = delete;
-    [[nodiscard]] int get() const noexcept { return fd_; }
-    [[nodiscard]] bool valid() const noexcept { return fd_ >= 0; }
-
-private:
-    int fd_;
-};
 
 // "<dir>/.NAME.<hex>.journal" for "<dir>/.NAME.<hex>.part"
 [[nodiscard]] std::string journal_name(const std::string& part);
@@ -43,7 +25,7 @@ public:
     // Reads the journal, then all bytes that it names, and compares them with their checksums. bad_input: it is of
     // another state, damaged, or the file is not what it was.
     Status verify(const kv::Header& header, const Digest& state_key);
-    // Of verify(): from the first one on.
+    // Of verify(): from the first one on, with the checksums of its header's chunks.
     [[nodiscard]] const std::vector<kv::WrittenLayer>& layers() const noexcept { return layers_; }
     // One of them, compared with its checksums. `layer` has its shape.
     Status read(const kv::Header& header, std::uint64_t layer_index, kv::Layer& layer) const;

@@ -70,6 +70,7 @@ public:
     explicit ShardSink(std::unique_ptr<kv::Sink> own) : own_(std::move(own)) {}
     Status begin(const kv::Header& header) override { return own_->begin(header); }
     Status write_layer(const kv::Layer& layer) override { return own_->write_layer(layer); }
+    Status complete(const kv::Header& header) override { return own_->complete(header); }
     Status commit() override {
         Communicator& group = transport::group();
         HETERO_CHECK(group.agree({}));  // all have written their layers

@@ -261,9 +261,9 @@ Status OptionTable::check_extras() const {
 }
 
 Status OptionTable::apply_settings(const std::string& path, std::string_view tool) {
-    static constexpr std::string_view tools[] = {"hetero-prefill", "hetero-decode", "hetero-convert", "kv-quantize",
-                                                 "kv-send",        "kv-verify",     "kv-calibrate",   "hw-probe",
-                                                 "hetero-plan"};
+    static constexpr std::string_view tools[] = {"hetero-prefill", "hetero-decode", "hetero-convert",
+                                                 "kv-quantize",    "kv-send",       "kv-verify",
+                                                 "kv-calibrate",   "hw-probe",      "hetero-plan"};
     std::vector<std::string> names;
     for (const Option& option : options_) {
         if (option.setting) names.push_back(option.name());

@@ -129,7 +129,7 @@ public:
                              const Delivery& delivery) {
         for (const Job& job : jobs_)
             header.sequences.push_back({job.prompt.id, job.prompt.tokens, -1, job.prompt.special_parsed, {}});
-        if (transport::is_link(endpoint)) {
+        if (endpoint.is_link()) {
             HETERO_CHECK(stream(session, header, endpoint, delivery));
         } else {
             HETERO_CHECK(compute(session, header, nullptr));
@@ -435,7 +435,7 @@ Status run_prefill(Tool& tool, const PrefillOptions& options) {
     }
 
     engine::Options how = session_options(options.model, storage, options.chunk_tokens);
-    if (transport::is_link(endpoints.outputs.front())) how.block_tokens = engine::default_block_tokens;
+    if (endpoints.outputs.front().is_link()) how.block_tokens = engine::default_block_tokens;
     HETERO_TRY(auto session, engine::Session::create(loaded.model, how, capacity));
     PrefillRun run(tool, options, loaded, std::move(jobs), prefix ? &*prefix : nullptr);
     HETERO_CHECK(run.compute_and_write(*session, header, endpoints.outputs.front(), delivery));

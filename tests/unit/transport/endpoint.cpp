@@ -46,9 +46,9 @@ TEST_CASE("endpoints are parsed, and written as they are parsed") {
     CHECK(to_string(*parse_endpoint("mpi:2-5")) == "mpi:2-5");
     check("mpi-port:a.port", EndpointKind::mpi_port, -1);
     check("mpi-port:/x/mpi:3", EndpointKind::mpi_port, -1);
-    for (const char* text : {"", "mpi:", "mpi-port:", "mpi:x", "mpi:-1", "mpi:1x", "mpi:1 ", "mpi: 1", "mpi:+1",
-                             "mpi:99999999999", "mpi:2-1", "mpi:2-", "mpi:-2", "mpi:1-2-3", "mpi:1--2",
-                             "mpi:0-99999999", "mpi:0-2147483647"}) {
+    for (const char* text :
+         {"", "mpi:", "mpi-port:", "mpi:x", "mpi:-1", "mpi:1x", "mpi:1 ", "mpi: 1", "mpi:+1", "mpi:99999999999",
+          "mpi:2-1", "mpi:2-", "mpi:-2", "mpi:1-2-3", "mpi:1--2", "mpi:0-99999999", "mpi:0-2147483647"}) {
         const auto endpoint = parse_endpoint(text);
         REQUIRE_MESSAGE(!endpoint, text);
         CHECK(endpoint.error().code == Errc::usage);

@@ -135,7 +135,7 @@ TEST_CASE("a journal comes back, and a cut or damaged one never says more than i
     first.checksums.v.tail = {9};
     second.offsets[1][4] = 1ULL << 40;
     second.checksums.v.zero = {0xFFFFFFFF};
-    std::vector<std::byte> bytes = encode_journal_head(key);
+    std::vector<std::byte> bytes = encode_journal_head(key, 0x01020304);
     std::vector<std::size_t> ends = {bytes.size()};
     for (const kv::WrittenLayer& layer : {first, second}) {
         const auto record = encode(layer);
@@ -145,6 +145,7 @@ TEST_CASE("a journal comes back, and a cut or damaged one never says more than i
     const auto decoded = decode_journal(bytes);
     REQUIRE_MESSAGE(decoded, decoded.error().message);
     CHECK(decoded->state_key == key);
+    CHECK(decoded->tokens_per_chunk == 0x01020304);
     REQUIRE(decoded->layers.size() == 2);
     CHECK(decoded->layers[0].offsets == first.offsets);
     CHECK(decoded->layers[0].checksums == first.checksums);
@@ -154,7 +155,7 @@ TEST_CASE("a journal comes back, and a cut or damaged one never says more than i
     // As hetero-transports(7) gives the head.
     const std::uint8_t head[8] = {'H', 'K', 'V', 'J', 1, 0, 0, 0};
     CHECK(std::memcmp(bytes.data(), head, sizeof head) == 0);
-    CHECK(ends[0] == 44);
+    CHECK(ends[0] == 48);
 
     for (std::size_t n = 0; n < bytes.size(); ++n) {
         const auto cut = decode_journal(std::span(bytes).first(n));
@@ -185,6 +186,23 @@ TEST_CASE("after any number of layers: what is there is left out, and the file i
         for (ChunkWalk walk(state.header); !walk.done() && walk.place().layer_index < layers; walk.advance()) ++pieces;
         CHECK(go_on(state, path, expected) == pieces);
         CHECK(folder.names() == std::vector<std::string>{"out.h5"});
+        std::filesystem::remove(path);
+    }
+}
+
+TEST_CASE("a state that is sent in other chunks goes on too") {
+    kv::State state = state_of();
+    const test::TempDir folder;
+    const std::string path = folder / "out.h5";
+    const std::uint32_t first = state.header.tokens_per_chunk;
+    for (const std::uint32_t next : {first / 2, 2 * first, 1U << 20}) {
+        CAPTURE(next);
+        state.header.tokens_per_chunk = first;
+        break_off(state, path, 5);
+        state.header.tokens_per_chunk = next;
+        std::uint64_t pieces = 0;
+        for (ChunkWalk walk(state.header); !walk.done() && walk.place().layer_index < 5; walk.advance()) ++pieces;
+        CHECK(go_on(state, path, unbroken(state, folder)) == pieces);
         std::filesystem::remove(path);
     }
 }
@@ -223,6 +241,13 @@ TEST_CASE("what cannot be used is discarded, and the transfer starts anew") {
     }
     SUBCASE("a damaged head") {
         overwrite(journal, 9, 1);
+        CHECK(go_on(state, path, expected) == 0);
+    }
+    SUBCASE("a journal of chunks that cannot be") {
+        const auto head = encode_journal_head(records.state_key, 0);
+        std::fstream file(journal, std::ios::binary | std::ios::in | std::ios::out);
+        file.write(reinterpret_cast<const char*>(head.data()), static_cast<std::streamsize>(head.size()));
+        file.close();
         CHECK(go_on(state, path, expected) == 0);
     }
     SUBCASE("an empty journal") {

@@ -1,6 +1,6 @@
 #!/bin/bash
 # kill_drill.sh KILLS MPI_RANK MPIRUN [SEED]: SIGKILL at random moments of transfers into a file. Each job ends within its
-# time-out and 3.5 s, no output is there unless it is complete, and what the next job goes on with gives the bytes of
+# time-out and 3.5 s, no output is there unless it is complete, and what the next job goes on with gives the state of
 # an unbroken transfer.
 set -u
 kills=$1 rank=$2 mpirun=$3 RANDOM=${4:-1}

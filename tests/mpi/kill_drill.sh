@@ -1,6 +1,6 @@
 #!/bin/bash
 # kill_drill.sh KILLS MPI_RANK MPIRUN [SEED]: SIGKILL at random moments of transfers into a file. Each job ends within its
-# time-out and 3.5 s, no output is there unless it is complete, and what the next job goes on with gives the bytes of
+# time-out and 3.5 s, no output is there unless it is complete, and what the next job goes on with gives the state of
 # an unbroken transfer.
 set -u
 kills=$1 rank=$2 mpirun=$3 RANDOM=${4:-1}
@@ -10,7 +10,6 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 timeout_s=4
 mkdir "$work/files"
 target=$work/files/received.h5
-"$rank" --mib 32 --seed 9 --out "$work/expected.h5" || exit 1
 no() { echo "FAILED in round $round ($victim, recovery '$recovery', after $ms ms): $*"; cat "$work/err"; ls -lA "$work/files"; exit 1; }
 now_ms() { echo $(($(date +%s%N) / 1000000)); }
 
@@ -25,7 +24,8 @@ start() {
 }
 check_output() {
   [ -e "$target" ] || return 0
-  cmp -s "$work/expected.h5" "$target" || no "an output with other bytes"
+  # The link decides on the chunks, so that files of two transfers may differ in their checksums.
+  "$rank" --in "$target" --mib 32 --seed 9 --compare | grep -qx identical || no "an output with another state"
   rm "$target"
   finished=$((finished + 1))
 }

@@ -173,7 +173,6 @@ case $scenario in
     [ "$status" -eq 5 ] || no "the status should be 5" ;;
   resume_sender_dies)  # what had arrived when it died is not sent again: all but its window and a layer
     killed=1
-    "$rank" --mib 128 --seed 4 --out "$work/expected.h5" || no "no file to compare with"
     job --enable-recovery -n 1 "$rank" --out mpi:1 --mib 128 --seed 4 --die-after-layers 6 --timeout 4 : \
         -n 1 "$rank" --in mpi:0 --out "$target" --resume --timeout 4
     [ "$status" -ne 124 ] && [ "$status" -ne 137 ] || no "the receiver waited for ever"
@@ -181,13 +180,13 @@ case $scenario in
     ls -A "$work/files" | grep -q 'journal$' || no "nothing was kept"
     job -n 1 "$rank" --out mpi:1 --mib 128 --seed 4 : -n 1 "$rank" --in mpi:0 --out "$target" --resume
     succeeds
-    cmp "$work/expected.h5" "$target" || no "other bytes than those of an unbroken transfer"
+    # The link decides on the chunks, so that files of two transfers may differ in their checksums.
+    "$rank" --in "$target" --mib 128 --seed 4 --compare | grep -qx identical || no "another state"
     [ "$(ls -A "$work/files")" = received.h5 ] || no "left behind: $(ls -A "$work/files")"
     resumed=$(sed -n 's/^resumed \([0-9]*\) of .*/\1/p' "$work/out")
     [ "$resumed" -ge $((64 << 20)) ] || no "resumed $resumed bytes" ;;
   resume_other_state)
     killed=1
-    "$rank" --mib 32 --seed 5 --out "$work/expected.h5" || no "no file to compare with"
     job --enable-recovery -n 1 "$rank" --out mpi:1 --seed 4 --die-after-layers 7 --timeout 4 : \
         -n 1 "$rank" --in mpi:0 --out "$target" --resume --timeout 4
     ls -A "$work/files" | grep -q 'journal$' || no "nothing was kept"
@@ -195,7 +194,7 @@ case $scenario in
     succeeds
     grep -qF "received.h5: an unfinished transfer is discarded: it is of another state" "$work/err" || no "no warning"
     grep -q "^resumed 0 of" "$work/out" || no "resumed"
-    cmp "$work/expected.h5" "$target" || no "other bytes"
+    "$rank" --in "$target" --mib 32 --seed 5 --compare | grep -qx identical || no "another state"
     [ "$(ls -A "$work/files")" = received.h5 ] || no "left behind: $(ls -A "$work/files")" ;;
   *) echo "no scenario $scenario"; exit 1 ;;
 esac

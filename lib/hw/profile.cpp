@@ -14,6 +14,8 @@ namespace hetero::hw {
 namespace {
 
 constexpr std::size_t max_file_bytes = 32U << 20;
+constexpr std::size_t longest_text = 1024;
+constexpr int max_machines = 4096, max_gpus = 256;  // of one kind; of one kind in a machine
 
 using Json = nlohmann::json;
 
@@ -55,16 +57,18 @@ public:
         return out;
     }
 
+    // Fit for a line on a terminal: names and reasons are printed.
     [[nodiscard]] std::string text(const char* key) const {
         const Json* value = find(key);
-        return value != nullptr ? value->get<std::string>() : "";
+        return value != nullptr ? printable(value->get_ref<const std::string&>(), longest_text) : "";
     }
     [[nodiscard]] std::optional<bool> flag(const char* key) const { return get<bool>(key); }
     [[nodiscard]] std::optional<double> figure(const char* key) const { return get<double>(key); }
     [[nodiscard]] std::optional<std::uint64_t> bytes(const char* key) const { return get<std::uint64_t>(key); }
-    Status number(const char* key, int& out) const {
+    Status number(const char* key, int& out, int most = INT_MAX) const {
         const auto value = bytes(key);
-        if (value && *value > INT_MAX) return wrong(key, "is {}, at most {} makes sense", *value, INT_MAX);
+        if (value && *value > static_cast<std::uint64_t>(most))
+            return wrong(key, "is {}, at most {} makes sense", *value, most);
         if (value) out = static_cast<int>(*value);
         return {};
     }
@@ -222,7 +226,7 @@ Status read_gpus(const Table& section, Origin origin, std::vector<Device>& out) 
         Device& gpu = out.emplace_back();
         gpu.gpu = true;
         gpu.name = table.text("name");
-        HETERO_CHECK(table.number("count", gpu.count));
+        HETERO_CHECK(table.number("count", gpu.count, max_gpus));
         if (gpu.count == 0) return table.wrong("count", "is 0");
         gpu.memory_bytes = table.bytes("memory_total_bytes");
         gpu.compute_capability = table.text("compute_capability");
@@ -346,7 +350,7 @@ Result<Profile> from_document(const Json& document, const std::string& name) {
         Machine machine;
         HETERO_CHECK(read_machine(table, profile.origin, machine));
         machine.name = table.text("name");
-        HETERO_CHECK(table.number("count", machine.count));
+        HETERO_CHECK(table.number("count", machine.count, max_machines));
         if (machine.count == 0) return table.wrong("count", "is 0");
         profile.machines.push_back(std::move(machine));
     }

@@ -218,7 +218,11 @@ bool is_count(const Json& value) {
     return value.is_number_unsigned() || (value.is_number_integer() && value.get<std::int64_t>() >= 0);
 }
 bool is_number(const Json& value) { return value.is_number() && std::isfinite(value.get<double>()); }
-bool is_figure(const Json& value) { return is_number(value) && value.get<double>() > 0; }
+// Beyond any machine, and still far from where products of figures leave the range of doubles.
+constexpr double least_figure = 1e-18, most_figure = 1e18;
+bool is_figure(const Json& value) {
+    return is_number(value) && value.get<double>() >= least_figure && value.get<double>() <= most_figure;
+}
 bool is_text(const Json& value) { return value.is_string(); }
 
 template <class Is>
@@ -235,7 +239,7 @@ const char* expected(Kind kind) {
         case count:
             return "a whole number, 0 or more";
         case figure:
-            return "a number above 0 (what is not known is left out)";
+            return "a number above 0, at most 1e18 (what is not known is left out)";
         case number:
             return "a number";
         case texts:
@@ -243,7 +247,7 @@ const char* expected(Kind kind) {
         case counts:
             return "a list of whole numbers";
         case figures:
-            return "a list of numbers above 0";
+            return "a list of numbers above 0, at most 1e18";
         case table:
             return "a table";
         case tables:

@@ -4,6 +4,7 @@
 #include <new>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <unordered_set>
 
 #include "base/hash.h"
 #include "base/printable.h"
@@ -268,7 +269,8 @@ public:
         if (const Status checked = check_header(header_); !checked) return fail_with(checked.error(), path_);
         if (const Status parts = check_parts(header_, layout_); !parts)
             return fail(Errc::bad_input, "{}: {}", path_, parts.error().message);
-        return check_shapes();
+        HETERO_CHECK(check_shapes());
+        return check_none_is_left();
     }
 
     [[nodiscard]] const Header& header() const noexcept override { return header_; }
@@ -382,6 +384,17 @@ private:
                 }
             }
         }
+        return {};
+    }
+
+    // A layer or sequence more than the state says would be lost without a word.
+    Status check_none_is_left() const {
+        std::unordered_set<std::string> known;
+        for (const io::TensorSpec& spec : tensors_of(header_, layout_, 0)) known.insert(spec.name);
+        for (const std::string& tensor : tensors_->names())
+            if (!known.contains(tensor))
+                return fail(Errc::bad_input, "{}: tensor '{}' is of no layer or sequence that 'state' has", path_,
+                            printable(tensor));
         return {};
     }
 

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "base/printable.h"
 #include "base/toml_reader.h"
 #include "base/units.h"
 
@@ -18,6 +19,7 @@ Status read_stage(const TomlReader& table, DeploymentPlan::Stage& out, bool shar
         HETERO_CHECK(table.only({"machine", "machines", "instances", "tp", "dtype"}));
     }
     HETERO_CHECK(table.text("machine", out.machine));
+    out.machine = printable(out.machine, 1024);  // as profiles have it
     HETERO_CHECK(table.count("machines", out.machines, max_machines));
     HETERO_CHECK(table.count("instances", out.instances, max_machines));
     HETERO_CHECK(table.count("tp", out.tp, max_machines));

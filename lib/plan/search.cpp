@@ -12,7 +12,7 @@ namespace hetero::plan {
 namespace {
 
 constexpr std::size_t played_of_a_kind = 6;
-constexpr double most_devices = 1U << 16;
+constexpr std::uint64_t max_devices = 16384;
 constexpr double shown_load = 0.8;  // of the goodput, where no rate was asked for
 
 std::vector<sched::Request> requests_of(const Problem& problem, double rate_per_s, std::uint32_t count) {
@@ -63,17 +63,18 @@ bool better(const Candidate& a, const Candidate& b) {
 Status check(const Problem& problem) {
     const Workload& load = problem.workload;
     if (problem.sides.empty() || problem.sides.size() > 2) return fail(Errc::usage, "one or two kinds of machines");
-    for (const Side& side : problem.sides) {
-        const double devices = double{1} * side.machines * std::max(side.device.count, 1);
-        if (!(devices <= most_devices))
-            return fail(Errc::usage, "{}: {} devices; plans are for at most {}", side.name, devices, most_devices);
-    }
     if (problem.formats.empty()) return fail(Errc::usage, "no form of KV to plan with");
     if (load.prompt_tokens == 0 || load.output_tokens == 0) return fail(Errc::usage, "requests without tokens");
     if (load.cached_tokens >= load.prompt_tokens)
         return fail(Errc::usage, "{} of {} tokens of a prompt are cached; the last one never is", load.cached_tokens,
                     load.prompt_tokens);
-    if (load.rate_per_s && !(*load.rate_per_s > 0)) return fail(Errc::usage, "a rate must be above 0");
+    if (load.rate_per_s && !(*load.rate_per_s > 0 && std::isfinite(*load.rate_per_s)))
+        return fail(Errc::usage, "a rate must be above 0, and finite");
+    std::uint64_t devices = 0;
+    for (const Side& side : problem.sides)
+        devices += std::uint64_t{side.machines} * static_cast<std::uint64_t>(std::max(side.device.count, 1));
+    if (devices > max_devices)
+        return fail(Errc::usage, "{} devices are too many to plan for, at most {}", devices, max_devices);
     if (problem.simulated_requests == 0) return fail(Errc::usage, "no requests to play");
     if (problem.shape.n_layers == 0 || problem.shape.n_heads == 0 || problem.shape.n_kv_heads == 0)
         return fail(Errc::usage, "a model without layers");

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 
+#include "base/printable.h"
 #include "kernels/api/dtype.h"
 
 namespace hetero::plan {
@@ -84,7 +85,8 @@ double ModelShape::read_params(double batch) const noexcept {
 
 ModelShape shape_of(const model::Config& config) {
     ModelShape shape;
-    shape.name = config.name;
+    shape.name = printable(config.name);  // of a file, for people
+    shape.context_tokens = config.context_length;
     shape.n_layers = config.n_layers;
     shape.hidden = config.hidden;
     shape.n_heads = config.n_heads;

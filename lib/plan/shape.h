@@ -12,6 +12,7 @@ namespace hetero::plan {
 
 struct ModelShape {
     std::string name;
+    std::uint32_t context_tokens = 0;  // prompt and output of a request, at most; 0: not known
     std::uint32_t n_layers = 0, hidden = 0, n_heads = 0, n_kv_heads = 0;
     std::uint32_t head_dim_k = 0, head_dim_v = 0;  // as stored; of latent attention: latent, RoPE key, for all heads
     // Of one query head and one key: dims that are multiplied, scores and values together, in either stage. Latent

@@ -159,10 +159,12 @@ Status send_to(const Endpoint& endpoint, const TransportOptions& options) {
                     to_string(endpoint), meet_s(options));
     };
     HETERO_CHECK(wait_for_file([&] { return read_port_file(endpoint.path, &stale); }));
+    if (needs_server && !names_open_mpi_4(*file))
+        return fail(Errc::bad_input, "{}: names no port of Open MPI 4, which this build uses", to_string(endpoint));
     const std::string server = file->server;
     HETERO_CHECK(start_mpi(server, options));
     HETERO_CHECK(wait_for_file([&] { return claim_port_file(endpoint.path); }));
-    if (file->server != server)
+    if (file->server != server || (needs_server && !names_open_mpi_4(*file)))
         return fail(Errc::peer, "{}: another receiver has taken this file's place; start again", to_string(endpoint));
     return join(
         endpoint, true,

@@ -1,5 +1,6 @@
 #include "transport/port_file.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -59,6 +60,42 @@ std::string host_text() {
     return fmt::format("{} {}", name.data(), space.data());
 }
 
+std::optional<std::uint32_t> whole_number(std::string_view text) {
+    std::uint32_t value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+    return value;
+}
+
+// What is before `separator`, which is taken away with it; all of it where there is none.
+std::string_view take(std::string_view& text, char separator) {
+    const std::size_t end = std::min(text.find(separator), text.size());
+    const std::string_view taken = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    return taken;
+}
+
+bool is_process_name(std::string_view text) {
+    const std::string_view job = take(text, '.');
+    return whole_number(job) && whole_number(text);
+}
+
+bool is_address(std::string_view text) {
+    constexpr std::string_view ipv4 = "tcp://";
+    if (!text.starts_with(ipv4)) return text.find("://") != std::string_view::npos;
+    text.remove_prefix(ipv4.size());
+    const std::size_t colon = text.rfind(':');
+    if (colon == std::string_view::npos) return false;
+    const auto port = whole_number(text.substr(colon + 1));
+    std::string_view hosts = text.substr(0, colon);
+    if (!port || *port == 0 || *port > 65535 || hosts.empty()) return false;
+    while (!hosts.empty()) {
+        in_addr address{};
+        if (::inet_pton(AF_INET, std::string(take(hosts, ',')).c_str(), &address) != 1) return false;
+    }
+    return true;
+}
+
 bool has_ended(const PortFile& file) {
     if (file.host != host_text()) return false;
     long pid = 0;
@@ -113,6 +150,15 @@ Result<PortFile> decode_port_file(std::string_view text, const std::string& path
     }
     if (!text.empty() || file.port.empty()) return not_a_port();
     return file;
+}
+
+bool names_open_mpi_4(const PortFile& file) {
+    std::string_view port = file.port, server = file.server;
+    if (!is_process_name(take(port, ':')) || !whole_number(port)) return false;
+    if (!is_process_name(take(server, ';')) || server.empty()) return false;
+    while (!server.empty())
+        if (!is_address(take(server, ';'))) return false;
+    return true;
 }
 
 Result<std::optional<PortFile>> read_port_file(const std::string& path, bool* stale) {

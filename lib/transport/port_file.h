@@ -26,6 +26,10 @@ struct PortFile {
 // `path` is for messages. Errors: bad_input.
 Result<PortFile> decode_port_file(std::string_view text, const std::string& path);
 
+// Whether server and port are what Open MPI 4 writes: "N.N;tcp://A.B.C.D,...:PORT;..." and "N.N:N". It ends the process
+// for a server that is none, and prints lines of its own for a port that is none.
+[[nodiscard]] bool names_open_mpi_4(const PortFile& file);
+
 // Nothing: there is no such file, or what published it has ended on this machine without removing it (`stale`).
 Result<std::optional<PortFile>> read_port_file(const std::string& path, bool* stale = nullptr);
 // The same, and takes the file away: of several that try, one gets it.

@@ -141,6 +141,9 @@ END
   refuses 2 'is the input' hetero-prefill -m m.gguf -p hi -o m.gguf --force
   refuses 2 'is the input' hetero-prefill -m link.gguf -p hi -o ./m.gguf --force
   refuses 2 'is the input' hetero-prefill -m m.gguf -p hi -o a.h5 --report m.gguf --force
+  refuses 2 'is the input' hetero-prefill -m m.gguf -p hi -o a.h5 --trace m.gguf --force
+  refuses 2 'two outputs' hetero-prefill -m m.gguf -p hi -o same.h5 --trace same.h5
+  [ ! -e same.h5 ]
   refuses 2 'is the input' hetero-prefill -m m.gguf -f text -o text --force
   refuses 2 'is the input' hetero-prefill -m m.gguf --jsonl lines -o lines --force
   refuses 2 'is the input' hetero-prefill -m m.gguf --tokens @ids -o ids --force

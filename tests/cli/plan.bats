@@ -72,7 +72,9 @@ END
 @test "a plan for an unlike pair, and what reads it" {
   machine dense 100000 20 >dense.toml
   machine wide 3000 900 >wide.toml
-  run --separate-stderr hetero-plan -m "$tiny" --hw dense.toml --hw-decode wide.toml --link 100 --prompt 4000 --output 400 \
+  sed 's/"max_position_embeddings": 512/"max_position_embeddings": 8192/' \
+    "$HETERO_TESTDATA/golden/tiny/llama/bf16/config.json" >config.json
+  run --separate-stderr hetero-plan -m config.json --dtype f32 --hw dense.toml --hw-decode wide.toml --link 100 --prompt 4000 --output 400 \
     --kv-dtype int8 -o plan.toml --emit slurm --emit-file job.sh --json
   [ "$status" -eq 0 ]
   [ "$(json_value verdict <<<"$output")" = '"SPLIT"' ] || [ "$(json_value verdict <<<"$output")" = '"SPLIT-UNVERIFIED"' ]
@@ -114,6 +116,9 @@ END
   refuses 2 'no machines' hetero-plan -m "$tiny" --prompt 1 --output 1
   refuses 2 'no work' hetero-plan -m "$tiny" --hw a.toml
   refuses 2 'not above 0' hetero-plan -m "$tiny" --hw a.toml --prompt 1 --output 1 --rate 0
+  for rate in 1e-300 1e300; do
+    refuses 2 'is not within' hetero-plan -m "$tiny" --hw a.toml --prompt 1 --output 1 --rate $rate
+  done
   refuses 2 'emit-file' hetero-plan -m "$tiny" --hw a.toml --prompt 9 --output 1 --emit slurm --json
   refuses 2 'emit-file' hetero-plan -m "$tiny" --hw a.toml --prompt 9 --output 1 --emit slurm --explain
   : >there.sh
@@ -122,6 +127,27 @@ END
   [ ! -e new.toml ]
   refuses 3 "nearest one is 'hostname'" hetero-plan -m "$tiny" --hw <(sed 's/hostname/hostnam/' a.toml) --prompt 1 --output 1
   refuses 3 'profile' hetero-plan -m "$tiny" --hw /nonexistent.toml --prompt 1 --output 1
+}
+
+@test "requests that the model cannot hold are refused, and so are moments without distance" {
+  machine a 1000 100 >a.toml
+  refuses 3 "the model's context of 512" hetero-plan -m "$tiny" --hw a.toml --prompt 500 --output 13
+  hetero-plan -m "$tiny" --hw a.toml --prompt 500 --output 12 -q
+  request() { echo "{\"timestamp\": $1, \"input_length\": $2, \"output_length\": 5}"; }
+  { request 0 100; request 1 1000; request 2 508; } >trace.jsonl
+  refuses 3 "2 of 3 requests do not fit" hetero-plan -m "$tiny" --hw a.toml --trace trace.jsonl
+  { request 0 100; request 1e-320 100; } >trace.jsonl
+  run --separate-stderr hetero-plan -m "$tiny" --hw a.toml --trace trace.jsonl --json
+  [ "$status" -eq 0 ]
+  ! grep -qiE '\binf\b' <<<"$output"
+}
+
+@test "names out of a profile cannot steer a terminal" {
+  machine 'a\u001b[2J\nb' 1000 100 >a.toml
+  run --separate-stderr hetero-plan -m "$tiny" --hw a.toml --prompt 100 --output 10
+  [ "$status" -eq 0 ]
+  grep -qF 'a?[2J?b' <<<"$output"
+  ! grep -q $'\x1b' <<<"$output"
 }
 
 @test "a plot needs gnuplot and says so" {

@@ -95,7 +95,9 @@ Status Tool::check_files(Files files) const {
     files.read.push_back(config_path_);
     files.written.push_back(report_path_);
     files.written.push_back(trace_path_);
-    return tool::check_files(files);
+    HETERO_CHECK(tool::check_files(files));
+    files_checked_ = true;
+    return {};
 }
 
 Status Tool::write_file(const std::string& path, std::string_view text, unsigned mode) const {
@@ -105,7 +107,7 @@ Status Tool::write_file(const std::string& path, std::string_view text, unsigned
 }
 
 Status Tool::write_trace() const {
-    if (trace_path_.empty() || silent_) return {};
+    if (trace_path_.empty() || silent_ || !files_checked_) return {};  // it could be the input that was refused
     // Other files of the time line have processes of their own: ranks may be on hosts whose numbers are the same.
     const int rank = transport::world_rank();
     const auto number = (static_cast<std::uint64_t>(rank + 1) % 500) << 22U | static_cast<std::uint64_t>(getpid());

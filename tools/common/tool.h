@@ -76,6 +76,7 @@ private:
     OptionTable table_;
     Json report_;
     bool report_complete_ = false, silent_ = false;
+    mutable bool files_checked_ = false;  // no output is an input, or another output
     bool json_ = false, quiet_ = false, verbose_ = false, show_progress_ = false, force_ = false;
     bool redact_ = false;
     bool help_ = false, version_ = false, dump_config_ = false;

@@ -7,6 +7,9 @@ using namespace hetero::tool;
 
 namespace {
 
+// Far beyond any rate, price or goal, and far from where the simulation's clock loses precision.
+constexpr double least = 1e-9, most = 1e12;
+
 // An option with a value above 0, or none.
 Option& positive(OptionTable& table, const char* flags, const char* argument, std::optional<double>* value,
                  const char* help, bool duration = false) {
@@ -15,6 +18,7 @@ Option& positive(OptionTable& table, const char* flags, const char* argument, st
         [value, duration](std::string_view text) -> Status {
             HETERO_TRY(const double parsed, duration ? parse_duration_s(text) : parse_finite(text));
             if (!(parsed > 0)) return fail(Errc::usage, "{} is not above 0", text);
+            if (parsed < least || parsed > most) return fail(Errc::usage, "{} is not within {}..{}", text, least, most);
             *value = parsed;
             return {};
         },

@@ -162,7 +162,8 @@ Status add_work(const PlanOptions& options, plan::Problem& problem) {
         load.output_tokens = std::max(1U, static_cast<std::uint32_t>(trace.mean_output_tokens));
         load.cached_tokens = std::min(load.prompt_tokens - 1,
                                       static_cast<std::uint32_t>(trace.mean_prompt_tokens * trace.cached_fraction));
-        if (!load.rate_per_s && trace.duration_s > 0)
+        // Requests that all but coincide have no rate.
+        if (!load.rate_per_s && trace.duration_s > 1e-6)
             load.rate_per_s = static_cast<double>(trace.requests.size()) / trace.duration_s;
         load.trace = std::move(trace.requests);
         return {};
@@ -176,6 +177,23 @@ Status add_work(const PlanOptions& options, plan::Problem& problem) {
     return {};
 }
 
+// No engine serves what is longer than the model's context.
+Status check_context(const PlanOptions& options, const plan::Workload& load, const plan::ModelShape& shape) {
+    if (shape.context_tokens == 0) return {};
+    const auto tokens = [](const auto& work) { return std::uint64_t{work.prompt_tokens} + work.output_tokens; };
+    if (load.trace.empty()) {
+        if (tokens(load) <= shape.context_tokens) return {};
+        return fail(Errc::bad_input, "a prompt of {} tokens with {} more does not fit the model's context of {}",
+                    load.prompt_tokens, load.output_tokens, shape.context_tokens);
+    }
+    const auto fits = [&](const sched::Request& request) { return tokens(request) <= shape.context_tokens; };
+    const auto longer =
+        load.trace.size() - static_cast<std::size_t>(std::count_if(load.trace.begin(), load.trace.end(), fits));
+    if (longer == 0) return {};
+    return fail(Errc::bad_input, "{}: {} of {} requests do not fit the model's context of {} tokens: leave them out",
+                options.trace, longer, load.trace.size(), shape.context_tokens);
+}
+
 }  // namespace
 
 Result<Stated> state_problem(Tool& tool, const PlanOptions& options) {
@@ -187,6 +205,7 @@ Result<Stated> state_problem(Tool& tool, const PlanOptions& options) {
     HETERO_TRY(hw::Profile fleet, hw::read_profile(options.hw));
     HETERO_TRY(const plan::DescribedModel model, plan::describe_model(options.model));
     problem.shape = model.shape;
+    HETERO_CHECK(check_context(options, problem.workload, model.shape));
     if (!options.hw_decode.empty()) {
         HETERO_TRY(const hw::Profile other, hw::read_profile(options.hw_decode));
         if (fleet.machines.size() > 1 || other.machines.size() > 1)

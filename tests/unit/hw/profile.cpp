@@ -190,12 +190,22 @@ TEST_CASE("values that make no sense are refused by their place") {
              Case{"profile_schema = 2\n[[compute.rates]]\ndtype = \"f32\"\nbatch_tokens = [2, 2]\nbatch_gflop_per_s = "
                   "[1, 1]",
                   "must ascend"},
+             Case{"profile_schema = 2\n[[machines]]\nname = \"a\"\ncount = 4097",
+                  "machines[0].count: is 4097, at most"},
+             Case{"profile_schema = 2\n[[gpus.cuda.devices]]\nname = \"g\"\ncount = 257", "count: is 257, at most"},
+             Case{"profile_schema = 2\n[disk]\nread_gb_per_s = 1e300", "above 0, at most"},
+             Case{"profile_schema = 2\n[disk]\nread_gb_per_s = 1e-300", "above 0, at most"},
              Case{"profile_schema = 2\nwhen = 2026-01-01", "dates"},
              Case{"{\"profile_schema\": 2", "is not JSON"},
          }) {
         CAPTURE(text);
         CHECK(refusal(text).find(part) != std::string::npos);
     }
+}
+
+TEST_CASE("names out of a profile cannot steer a terminal") {
+    const hw::Profile profile = parsed("profile_schema = 2\n[[machines]]\nname = \"a\\u001b[2J\\nb\"\n");
+    CHECK(profile.machines.at(0).name == "a?[2J?b");
 }
 
 TEST_CASE("a file that is not there is refused by its name") {

@@ -147,6 +147,27 @@ TEST_CASE("what has no other layout is refused before a file is there") {
     CHECK_FALSE(std::filesystem::exists(path));
 }
 
+TEST_CASE("a tensor that the state knows nothing of is no part to leave out") {
+    const TempDir folder;
+    const std::string path = folder / "a.safetensors";
+    Plan plan;
+    plan.n_layers = 2;
+    REQUIRE(save_pages(make_state(plan), path, {}) == "");
+    const auto bytes = read_bytes(path);
+    std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    // As from a writer without a digest: one layer fewer in the state than in the file.
+    for (const auto& [from, to] :
+         {std::pair<std::string, std::string>{"\"digest\":", "\"digesx\":"}, {"\"n_layers\":2", "\"n_layers\":1"}}) {
+        const std::size_t at = text.find(from);
+        REQUIRE(at != std::string::npos);
+        text.replace(at, from.size(), to);
+    }
+    write_bytes(path, std::as_bytes(std::span(text)));
+    const auto back = load_pages(path);
+    REQUIRE_FALSE(back.has_value());
+    CHECK(back.error().message.find("layers.1.k' is of no layer") != std::string::npos);
+}
+
 TEST_CASE("every flipped byte of a file of pages is found, or without effect") {
     const TempDir folder;
     const std::string path = folder / "a.safetensors";

@@ -28,6 +28,14 @@ const ModelShape llama_70b = decoder("Llama-70B", 80, 8192, 64, 8, 128, 28672, 1
 
 }  // namespace
 
+TEST_CASE("more devices than can be played, and rates without measure, are refused") {
+    auto many = problem(qwen_7b, {side("a", gpu("g", 1000, 4800, 141, 8), 2049)}, 100, 10, 10);
+    CHECK(has(error_of(search(many)), "16392 devices are too many"));
+    auto fast = problem(qwen_7b, {side("a", gpu("g", 1000, 4800, 141, 8), 1)}, 100, 10, 10);
+    fast.workload.rate_per_s = std::numeric_limits<double>::infinity();
+    CHECK(has(error_of(search(fast)), "finite"));
+}
+
 // Mooncake's documentation, Qwen2.5-7B GPTQ-Int4 on A10, 2048/512 at 4 requests/s, TP2: one prefill and one decode
 // instance 1112 ms to the first token, two with both stages 310 ms.
 TEST_CASE("a split that loses the first token is not chosen") {

@@ -109,6 +109,26 @@ TEST_CASE("of another machine's process it is not known whether it lives") {
     CHECK(PublishedPort::publish(path, sample(), io::Overwrite::replace));
 }
 
+TEST_CASE("names that Open MPI 4 would end the process for are known beforehand") {
+    const auto fits = [](const char* server, const char* port) {
+        return names_open_mpi_4(PortFile{server, port, "", ""});
+    };
+    const char* port = "105250817.0:3369456396";
+    CHECK(fits("105644032.0;tcp://192.0.2.2:49093;tcp6://[fd00::2]:48659", port));
+    CHECK(fits("1.0;tcp://192.0.2.2,10.0.0.1:1", port));
+    for (const char* server :
+         {"", "x", "1;tcp://192.0.2.2:1", "1.x;tcp://192.0.2.2:1", "1.0", "1.0;", "1.0;x", "1.0;tcp://192.0.2.2",
+          "1.0;tcp://:1", "1.0;tcp://999.0.2.2:1", "1.0;tcp://192.0.2.2,x:1", "1.0;tcp://192.0.2.2:0",
+          "1.0;tcp://192.0.2.2:65536", "1.0;tcp://192.0.2.2:99999999999", "-1.0;tcp://192.0.2.2:1"}) {
+        CAPTURE(server);
+        CHECK_FALSE(fits(server, port));
+    }
+    for (const char* bad : {"", "y", "1.0", "1.0:", "1:2", "1.0:x", "1.0:-1", "1.0:99999999999", ".0:1"}) {
+        CAPTURE(bad);
+        CHECK_FALSE(fits("1.0;tcp://192.0.2.2:1", bad));
+    }
+}
+
 TEST_CASE("what is no port is refused, and left alone") {
     const test::TempDir folder;
     const std::string path = folder / "a.port";

@@ -139,10 +139,14 @@ public:
         header_ = header;
         state_ = json_of(header, layout_);
         state_["crc32c"] = Json::object();
+        state_["dtypes"] = Json::object();
         state_["digest"] = to_hex(Digest{});
         auto specs = tensors_of(header_, layout_, 0);
-        for (const io::TensorSpec& spec : specs)
-            if (spec.name != state_tensor) state_["crc32c"][spec.name] = crc_text(0);
+        for (const io::TensorSpec& spec : specs) {
+            if (spec.name == state_tensor) continue;
+            state_["crc32c"][spec.name] = crc_text(0);
+            state_["dtypes"][spec.name] = kernels::dtype_info(spec.dtype).name;
+        }
         specs.back().shape = {text().size()};
         HETERO_TRY(file_, io::SafetensorsFile::begin(path_, overwrite_, specs));
         for (std::size_t s = 0; s < header_.sequences.size(); ++s) {
@@ -260,6 +264,7 @@ public:
         if (json_.contains("digest") && json_["digest"] != digest_of(json_))
             return fail(Errc::bad_input, "{}: state is damaged: its digest is {}", path_, digest_of(json_));
         HETERO_CHECK(check_all_are_there());
+        HETERO_CHECK(check_dtypes());
         HETERO_TRY(layout_, layout_of(state, path_));
         HETERO_TRY(const Fields identity, state.object("identity"));
         HETERO_TRY(header_.identity, identity_of(identity));
@@ -404,6 +409,20 @@ private:
         if (all == json_.end() || !all->is_object()) return {};
         for (const auto& [tensor, crc] : all->items())
             if (tensors_->find(tensor) == nullptr) return fail(Errc::bad_input, "{}", tensors_->why(tensor));
+        return {};
+    }
+
+    // The digest covers what the state says, not the tensors' own header.
+    Status check_dtypes() const {
+        const auto all = json_.find("dtypes");
+        if (all == json_.end() || !all->is_object()) return {};
+        for (const auto& [tensor, dtype] : all->items()) {
+            const io::TensorView* view = tensors_->find(tensor);
+            if (view == nullptr) return fail(Errc::bad_input, "{}", tensors_->why(tensor));
+            if (const std::string found(kernels::dtype_info(view->dtype).name); dtype != found)
+                return fail(Errc::bad_input, "{}: tensor '{}' is damaged: of type {}, expected {}", path_,
+                            printable(tensor), found, printable(dtype.dump(), 30));
+        }
         return {};
     }
 

@@ -2,6 +2,7 @@
 // them.
 #include "kv/pages.h"
 
+#include <cstring>
 #include <random>
 
 #include "io/safetensors.h"
@@ -166,6 +167,24 @@ TEST_CASE("a tensor that the state knows nothing of is no part to leave out") {
     const auto back = load_pages(path);
     REQUIRE_FALSE(back.has_value());
     CHECK(back.error().message.find("layers.1.k' is of no layer") != std::string::npos);
+}
+
+TEST_CASE("tensors of another type of the same width are no state") {
+    const TempDir folder;
+    const std::string path = folder / "a.safetensors";
+    REQUIRE(save_pages(make_state({}), path, {}) == "");
+    const auto bytes = read_bytes(path);
+    std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    std::uint64_t length = 0;  // of the header of JSON, little-endian before it
+    std::memcpy(&length, text.data(), sizeof length);
+    for (std::size_t at = 0; (at = text.find("\"F16\"", at)) != std::string::npos && at < length; ++length)
+        text.replace(at, 5, "\"BF16\"");
+    std::memcpy(text.data(), &length, sizeof length);
+    REQUIRE(text.size() > bytes.size());
+    write_bytes(path, std::as_bytes(std::span(text)));
+    const auto back = load_pages(path);
+    REQUIRE_FALSE(back.has_value());
+    CHECK(back.error().message.find("of type bf16, expected \"f16\"") != std::string::npos);
 }
 
 TEST_CASE("every flipped byte of a file of pages is found, or without effect") {

@@ -140,7 +140,7 @@ Status check_shards(const std::vector<Roles>& all, int rank, bool reads) {
 }  // namespace
 
 std::string ranks_text(int first, int ranks) {
-    return ranks <= 1 ? fmt::format("mpi:{}", first) : fmt::format("mpi:{}-{}", first, first + ranks - 1);
+    return ranks <= 1 ? fmt::format("mpi:{}", first) : fmt::format("mpi:{}-{}", first, std::int64_t{first} + ranks - 1);
 }
 
 Roles::Roles() {

@@ -43,6 +43,9 @@ inline constexpr auto max_columns = static_cast<std::size_t>(Column::count_);
 [[nodiscard]] constexpr PartId part_of(Column column) noexcept {
     return static_cast<int>(column) % 2 == 0 ? PartId::k : PartId::v;
 }
+// Where in part_arrays it is: columns have K and V of each in turn.
+static_assert(max_columns == 2 * std::size(part_arrays));
+[[nodiscard]] constexpr std::size_t array_of(Column column) noexcept { return static_cast<std::size_t>(column) / 2; }
 // The dataset's name: "k_scale"; of mla layers "latent", "k_rope", "latent_scale", ...
 [[nodiscard]] const char* column_name(LayerKind kind, Column column) noexcept;
 // The dataset's shape: mla layers leave out the head.

@@ -230,10 +230,7 @@ private:
                                                   file_shape(shape.kind, tensor.shape), tensor.bytes));
             if (column < Column::k_scale)
                 HETERO_CHECK(set_all(node, scheme_attributes(layer.part(part_of(column)).scheme, tensor.dtype)));
-            const PartId part = part_of(column);
-            for (std::size_t i = 0; i < std::size(part_arrays); ++i)
-                if (&(layer.part(part).*part_arrays[i]) == &tensor)
-                    written.offsets[static_cast<std::size_t>(part)][i] = node.offset();
+            written.offsets[static_cast<std::size_t>(part_of(column))][array_of(column)] = node.offset();
         }
         tables_.back().push_back(checksum_layer(header_, layer));
         ++next_;

@@ -166,10 +166,8 @@ Result<StateFiles> open_files(const std::string& path, Verify verify) {
 }
 
 Result<std::unique_ptr<Source>> read_shard(StateFiles files, const Shard& shard) {
-    const bool whole = files.sources.size() == 1 && !files.sources.front()->header().is_shard();
-    if (!whole) return reshard(std::move(files.sources), shard, std::move(files.name));
-    if (shard.tp_size <= 1) return std::move(files.sources.front());
-    return slice_heads(std::move(files.sources.front()), shard);
+    if (shard.tp_size <= 1 && !files.sources.front()->header().is_shard()) return std::move(files.sources.front());
+    return reshard(std::move(files.sources), shard, std::move(files.name));
 }
 
 Result<std::unique_ptr<Source>> open_state(const std::string& path, Verify verify) {

@@ -274,8 +274,7 @@ public:
         if (const Status checked = check_header(header_); !checked) return fail_with(checked.error(), path_);
         if (const Status parts = check_parts(header_, layout_); !parts)
             return fail(Errc::bad_input, "{}: {}", path_, parts.error().message);
-        HETERO_CHECK(check_shapes());
-        return check_none_is_left();
+        return check_tensors(text->bytes.size());
     }
 
     [[nodiscard]] const Header& header() const noexcept override { return header_; }
@@ -288,7 +287,7 @@ public:
         Layer layer;
         for (const PartId id : {PartId::k, PartId::v}) {
             const std::string tensor = part_tensor(s, number, id);
-            const io::TensorView& view = *tensors_->find(tensor);  // check_shapes
+            const io::TensorView& view = *tensors_->find(tensor);  // check_tensors()
             HETERO_CHECK(check_crc(tensor, view.bytes));
             HETERO_TRY(layer.part(id),
                        allocate_part(header_, header_.scheme(number, id), header_.stored_tokens(s, number), id));
@@ -345,12 +344,11 @@ private:
             shape.kind = *known;
             HETERO_TRY(shape.window, one.integer<std::uint32_t>("window"));
         }
-        // The types are those of the first sequence's tensors; check_shapes() holds the others to them.
+        // The types are those of the first sequence's tensors; check_tensors() holds the others to them.
         for (std::size_t layer = 0; layer < header_.identity.n_layers; ++layer) {
             for (const PartId id : {PartId::k, PartId::v}) {
                 const std::string tensor = part_tensor(0, layer, id);
-                const io::TensorView* view = tensors_->find(tensor);
-                if (view == nullptr) return fail(Errc::bad_input, "{}", tensors_->why(tensor));
+                HETERO_TRY(const io::TensorView* view, need(tensor));
                 if (view->dtype != DType::f16 && view->dtype != DType::bf16 && view->dtype != DType::f32)
                     return fail(Errc::bad_input, "{}: tensor '{}' is of type {}; f16, bf16 and f32 are read", path_,
                                 tensor, kernels::dtype_info(view->dtype).name);
@@ -363,9 +361,14 @@ private:
         return {};
     }
 
-    Result<const io::TensorView*> vector_tensor(const std::string& tensor, DType dtype) const {
+    Result<const io::TensorView*> need(const std::string& tensor) const {
         const io::TensorView* view = tensors_->find(tensor);
         if (view == nullptr) return fail(Errc::bad_input, "{}", tensors_->why(tensor));
+        return view;
+    }
+
+    Result<const io::TensorView*> vector_tensor(const std::string& tensor, DType dtype) const {
+        HETERO_TRY(const io::TensorView* view, need(tensor));
         if (view->dtype != dtype || view->shape.size() != 1)
             return fail(Errc::bad_input, "{}: tensor '{}' is no list of {}", path_, tensor,
                         kernels::dtype_info(dtype).name);
@@ -373,29 +376,18 @@ private:
         return view;
     }
 
-    Status check_shapes() const {
-        for (std::size_t s = 0; s < header_.sequences.size(); ++s) {
-            for (std::size_t layer = 0; layer < header_.identity.n_layers; ++layer) {
-                for (const PartId id : {PartId::k, PartId::v}) {
-                    const std::string tensor = part_tensor(s, layer, id);
-                    const io::TensorView* view = tensors_->find(tensor);
-                    if (view == nullptr) return fail(Errc::bad_input, "{}", tensors_->why(tensor));
-                    const auto shape = page_shape(layout_, page_shape_of(header_, s, layer, id));
-                    const DType dtype = header_.scheme(layer, id).source_dtype;
-                    if (view->shape == shape && view->dtype == dtype) continue;
-                    return fail(Errc::bad_input, "{}: tensor '{}' is [{}] of {}, expected [{}] of {}", path_, tensor,
-                                fmt::join(view->shape, ", "), kernels::dtype_info(view->dtype).name,
-                                fmt::join(shape, ", "), kernels::dtype_info(dtype).name);
-                }
-            }
-        }
-        return {};
-    }
-
-    // A layer or sequence more than the state says would be lost without a word.
-    Status check_none_is_left() const {
+    // The tensors are those that a sink writes of such a state. A layer or sequence more than the state says would be
+    // lost without a word.
+    Status check_tensors(std::uint64_t state_bytes) const {
         std::unordered_set<std::string> known;
-        for (const io::TensorSpec& spec : tensors_of(header_, layout_, 0)) known.insert(spec.name);
+        for (const io::TensorSpec& spec : tensors_of(header_, layout_, state_bytes)) {
+            known.insert(spec.name);
+            HETERO_TRY(const io::TensorView* view, need(spec.name));
+            if (view->shape == spec.shape && view->dtype == spec.dtype) continue;
+            return fail(Errc::bad_input, "{}: tensor '{}' is [{}] of {}, expected [{}] of {}", path_, spec.name,
+                        fmt::join(view->shape, ", "), kernels::dtype_info(view->dtype).name,
+                        fmt::join(spec.shape, ", "), kernels::dtype_info(spec.dtype).name);
+        }
         for (const std::string& tensor : tensors_->names())
             if (!known.contains(tensor))
                 return fail(Errc::bad_input, "{}: tensor '{}' is of no layer or sequence that 'state' has", path_,
@@ -407,8 +399,7 @@ private:
     Status check_all_are_there() const {
         const auto all = json_.find("crc32c");
         if (all == json_.end() || !all->is_object()) return {};
-        for (const auto& [tensor, crc] : all->items())
-            if (tensors_->find(tensor) == nullptr) return fail(Errc::bad_input, "{}", tensors_->why(tensor));
+        for (const auto& [tensor, crc] : all->items()) HETERO_CHECK(need(tensor));
         return {};
     }
 
@@ -417,8 +408,7 @@ private:
         const auto all = json_.find("dtypes");
         if (all == json_.end() || !all->is_object()) return {};
         for (const auto& [tensor, dtype] : all->items()) {
-            const io::TensorView* view = tensors_->find(tensor);
-            if (view == nullptr) return fail(Errc::bad_input, "{}", tensors_->why(tensor));
+            HETERO_TRY(const io::TensorView* view, need(tensor));
             if (const std::string found(kernels::dtype_info(view->dtype).name); dtype != found)
                 return fail(Errc::bad_input, "{}: tensor '{}' is damaged: of type {}, expected {}", path_,
                             printable(tensor), found, printable(dtype.dump(), 30));

@@ -178,7 +178,6 @@ Executor::Executor(const model::Program& program, ThreadPool& pool, std::uint32_
       sizes_(sizes_of(program)),
       chunk_tokens_(chunk_tokens),
       exec_(exec),
-      segments_(segments_of(program)),
       block_tokens_(block_tokens),
       slots_(program, chunk_tokens),
       packed_(std::move(packed)),
@@ -201,6 +200,7 @@ Executor::Executor(const model::Program& program, ThreadPool& pool, std::uint32_
         if (std::holds_alternative<model::Attention>(program.ops[i])) ops_for_kv_ = i + 1;
     }
     if (block_tokens != 0) {
+        segments_ = segments_of(program);
         for (const model::Register index : segments_.carried)
             carried_.emplace_back(std::size_t{block_tokens} * program.registers[index].width);
     }

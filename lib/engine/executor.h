@@ -244,7 +244,7 @@ private:
     std::vector<RopeTable> ropes_;           // [rope]
     std::size_t rope_first_ = 0;             // where the chunk in work has its rows in them
     std::size_t ops_for_kv_ = 0;             // those after it only serve logits
-    Segments segments_;
+    Segments segments_;                      // of run_by_layer(), where there is one
     std::uint32_t block_tokens_;
     std::vector<AlignedVector<float>> carried_;  // [register of segments_.carried][token of the block][width]
     Slots slots_;

@@ -52,6 +52,7 @@ Status check_memory(std::uint64_t kv_bytes, std::uint64_t work_bytes, std::uint3
 // Not more than a prompt can have, and whole chunks: 0 where one is all there would be.
 std::uint32_t block_tokens_of(const Options& options, const model::Program& program, std::uint64_t capacity,
                               std::uint32_t chunk) {
+    if (options.block_tokens == 0) return 0;
     const std::uint64_t most = block_bytes / std::max<std::uint64_t>(Executor::bytes_per_block_token(program), 1);
     const std::uint64_t needed = (capacity + chunk - 1) / chunk;
     const std::uint64_t chunks = std::min(needed, std::min(options.block_tokens, most) / chunk);
@@ -190,7 +191,7 @@ Result<std::unique_ptr<Session>> Session::create(std::shared_ptr<const model::Mo
         Executor::bytes_needed(program, Core::most_tokens(chunk, options), group, options.precision, options.exec,
                                options.threads > 0 ? options.threads : default_thread_count());
     const std::uint32_t block = block_tokens_of(options, program, capacity_tokens, chunk);
-    work_bytes += block * Executor::bytes_per_block_token(program);
+    if (block != 0) work_bytes += block * Executor::bytes_per_block_token(program);
     const bool fast = options.precision == Precision::fast;
     if (fast && !PackedWeights::kept(*model, Share(group))) {
         work_bytes += PackedWeights::bytes_needed(program, Share(group));

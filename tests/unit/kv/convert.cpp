@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "base/threads.h"
-#include "unit/kv/states.h"
+#include "sinks.h"
 
 using namespace hetero;
 using namespace hetero::test;
@@ -16,40 +16,18 @@ using quant::Axis;
 
 namespace {
 
-// Keeps what it gets; can be made to fail.
-class Capture final : public kv::Sink {
+// Counts threads, too.
+class Capture final : public KeepingSink {
 public:
-    Status begin(const kv::Header& header) override {
-        state.header = header;
-        state.layers.resize(header.sequences.size());
-        return {};
-    }
+    Capture() : KeepingSink(state) {}
     Status write_layer(const kv::Layer& layer) override {
         threads = 0;
         for ([[maybe_unused]] const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) ++threads;
-        if (fail_at == layers) return fail(Errc::resource, "no room");
-        const std::size_t sequence = layers++ / state.header.identity.n_layers;
-        const Status fits =
-            kv::check_layer(state.header, sequence, (layers - 1) % state.header.identity.n_layers, layer);
-        if (!fits) return fits;
-        state.layers[sequence].push_back(layer);
-        return {};
+        return KeepingSink::write_layer(layer);
     }
-    Status commit() override {
-        committed = true;
-        return {};
-    }
-    void abort(const Error& reason) noexcept override { aborted = reason.message; }
-    [[nodiscard]] const std::string& name() const noexcept override { return name_; }
 
     kv::State state;
-    std::size_t layers = 0, fail_at = std::numeric_limits<std::size_t>::max();
     int threads = 0;  // of the process at the last layer
-    bool committed = false;
-    std::string aborted;
-
-private:
-    std::string name_ = "a test";
 };
 
 Result<kv::ConvertReport> convert(const kv::State& state, Capture& out, const kv::Scheme& k, const kv::Scheme& v,

@@ -8,6 +8,7 @@
 #include "kv/reshard_plan.h"
 #include "kv/shard_files.h"
 #include "kv/shards.h"
+#include "sinks.h"
 
 using namespace hetero;
 using namespace hetero::test;
@@ -68,37 +69,6 @@ kv::State shard_by_hand(const kv::State& whole, const kv::Shard& shard) {
     }
     return out;
 }
-
-// Keeps what it is given.
-class KeepingSink final : public kv::Sink {
-public:
-    explicit KeepingSink(kv::State& state, int fail_at = -1) : state_(state), left_(fail_at) {}
-    Status begin(const kv::Header& header) override {
-        state_.header = header;
-        return {};
-    }
-    Status write_layer(const kv::Layer& layer) override {
-        if (left_-- == 0) return fail(Errc::resource, "no room");
-        const std::size_t s = written_++ / state_.header.identity.n_layers;
-        state_.layers.resize(s + 1);
-        state_.layers[s].push_back(layer);
-        return {};
-    }
-    Status commit() override {
-        committed = true;
-        return {};
-    }
-    void abort(const Error& reason) noexcept override { aborted = reason.message; }
-    [[nodiscard]] const std::string& name() const noexcept override { return name_; }
-    bool committed = false;
-    std::string aborted;
-
-private:
-    kv::State& state_;
-    std::string name_ = "kept";
-    std::size_t written_ = 0;
-    int left_;
-};
 
 std::vector<kv::State> split(const kv::State& state, std::uint32_t n) {
     std::vector<kv::State> shards(n);

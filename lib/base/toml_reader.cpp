@@ -13,7 +13,6 @@ constexpr std::size_t max_text_bytes = 1024;
 }  // namespace
 
 tl::unexpected<Error> TomlReader::error_at(const TomlNode& at, std::string_view message) const {
-    if (at.line == 0) return fail(Errc::bad_input, "{}: {}: {}", file_, path_, message);
     return fail(Errc::bad_input, "{}:{}: {}", file_, at.line, message);
 }
 

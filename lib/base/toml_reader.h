@@ -1,5 +1,5 @@
-// A table of a TOML document of ours, read strictly: what is there must be known, of the right kind and in range. The
-// document may have been a JSON one. Messages are "FILE:LINE: ..." where lines are known.
+// A table of a TOML document of ours, read strictly: what is there must be known, of the right kind and in range.
+// Messages are "FILE:LINE: ...".
 #pragma once
 #include <cstdint>
 #include <initializer_list>
@@ -58,8 +58,6 @@ public:
         const TomlNode* node = table_.find(key);
         return error_at(node != nullptr ? *node : table_, fmt::format(format, std::forward<Args>(args)...));
     }
-    [[nodiscard]] const TomlNode& node() const noexcept { return table_; }
-    [[nodiscard]] const std::string& path() const noexcept { return path_; }
 
 private:
     [[nodiscard]] tl::unexpected<Error> error_at(const TomlNode& at, std::string_view message) const;

@@ -126,11 +126,10 @@ Status Receiver::handle_offer(const Frame& frame) {
 void Receiver::accept(std::vector<std::shared_ptr<kv::Layer>> buffers, std::vector<HeldPieces> held) {
     if (error()) return;
     if (version_ < 3) held.clear();
-    for (auto& buffer : buffers) buffers_.push_back({std::move(buffer), {}, false});
+    for (auto& buffer : buffers) buffers_.push_back({std::move(buffer), {}});
     granted_ = buffers_.size();
     stage_ = Stage::receiving;
     post_places();
-    mark_complete(next_->done() ? total_ : next_->place().layer_index);
     link_->post(FrameKind::accept, encode(Accept{granted_, held}, version_));
     held_.assign(std::make_move_iterator(held.begin()), std::make_move_iterator(held.end()));
 }
@@ -149,9 +148,8 @@ Receiver::Buffer* Receiver::buffer_of(std::uint64_t layer_index) noexcept {
     return &buffers_[static_cast<std::size_t>(layer_index - taken_)];
 }
 
-void Receiver::mark_complete(std::uint64_t before_layer) noexcept {
-    for (std::uint64_t i = taken_; i < std::min(before_layer, granted_); ++i) buffer_of(i)->complete = true;
-}
+// All pieces before the next one have come.
+std::uint64_t Receiver::complete_layers() const noexcept { return next_->done() ? total_ : next_->place().layer_index; }
 
 void Receiver::expect(const ChunkPlace& place) {
     Buffer* buffer = buffer_of(place.layer_index);
@@ -178,7 +176,6 @@ Status Receiver::handle_chunk(const Frame& frame) {
                     frame.header.chunk, frame.header.layer, frame.header.sequence, frame.header.length, place.chunk,
                     place.layer, place.sequence, place.length);
     take_piece(place, frame.header.payload_crc);
-    mark_complete(next_->done() ? total_ : next_->place().layer_index);
     post_places();
     return {};
 }
@@ -189,7 +186,7 @@ void Receiver::take_piece(const ChunkPlace& place, std::uint32_t crc) {
     posted_.pop_front();
     if (times_.begun() == place.layer_index) times_.layer_begins(now_);
     next_->advance();
-    times_.layers_end(next_->done() ? total_ : next_->place().layer_index, now_);
+    times_.layers_end(complete_layers(), now_);
 }
 
 // What the sender leaves out has to be held, and its layer granted.
@@ -207,7 +204,6 @@ Status Receiver::handle_keep(const Frame& frame) {
         kept_bytes_ += place.length;
         take_piece(place, held_.front().crcs[place.piece - held_.front().first]);
     }
-    mark_complete(next_->done() ? total_ : next_->place().layer_index);
     post_places();
     return {};
 }
@@ -229,7 +225,7 @@ Status Receiver::handle_commit(const Frame& frame) {
     return {};
 }
 
-bool Receiver::layer_ready() const noexcept { return !buffers_.empty() && buffers_.front().complete; }
+bool Receiver::layer_ready() const noexcept { return !buffers_.empty() && taken_ < complete_layers(); }
 
 ReceivedLayer Receiver::take_layer() {
     Buffer buffer = std::move(buffers_.front());
@@ -250,10 +246,9 @@ bool Receiver::wants_buffer() const noexcept {
 
 void Receiver::grant(std::shared_ptr<kv::Layer> buffer) {
     if (error()) return;
-    buffers_.push_back({std::move(buffer), {}, false});
+    buffers_.push_back({std::move(buffer), {}});
     ++granted_;
     post_places();
-    mark_complete(next_->done() ? total_ : next_->place().layer_index);
     link_->post(FrameKind::credit, encode_credit(granted_));
 }
 

@@ -72,7 +72,6 @@ private:
     struct Buffer {
         std::shared_ptr<kv::Layer> layer;
         kv::LayerChecksums checksums;
-        bool complete = false;
     };
     void handle(const Frame& frame);
     Status handle_checked(const Frame& frame);
@@ -84,7 +83,7 @@ private:
     void post_places();
     void expect(const ChunkPlace& place);
     [[nodiscard]] Buffer* buffer_of(std::uint64_t layer_index) noexcept;
-    void mark_complete(std::uint64_t before_layer) noexcept;
+    [[nodiscard]] std::uint64_t complete_layers() const noexcept;
 
     Link* link_;
     ReceiverOptions options_;

@@ -110,17 +110,21 @@ Status Receiver::handle_offer(const Frame& frame) {
     }
     stage_ = Stage::offered;
     if (options_.decides) return {};
-    std::vector<std::shared_ptr<kv::Layer>> buffers;
-    for (std::uint64_t i = 0; i < first; ++i) {
-        auto buffer = options_.layers->take(header_, i / header_.identity.n_layers, i % header_.identity.n_layers);
-        if (!buffer) {
-            reject(buffer.error());
-            return {};
-        }
-        buffers.push_back(std::move(*buffer));
+    if (auto buffers = first_buffers()) {
+        accept(std::move(*buffers), {});
+    } else {
+        reject(buffers.error());
     }
-    accept(std::move(buffers), {});
     return {};
+}
+
+Result<std::vector<std::shared_ptr<kv::Layer>>> Receiver::first_buffers() {
+    std::vector<std::shared_ptr<kv::Layer>> buffers;
+    for (std::uint64_t i = 0; i < first_layers_; ++i) {
+        HETERO_TRY(buffers.emplace_back(),
+                   options_.layers->take(header_, i / header_.identity.n_layers, i % header_.identity.n_layers));
+    }
+    return buffers;
 }
 
 void Receiver::accept(std::vector<std::shared_ptr<kv::Layer>> buffers, std::vector<HeldPieces> held) {

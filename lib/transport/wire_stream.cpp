@@ -296,14 +296,8 @@ private:
 
 // The first layers, with what an earlier transfer has of them. The lock is not held: it takes as long as reading that.
 Result<std::vector<std::shared_ptr<kv::Layer>>> first_buffers(Receiver& receiver, Resume& resume) {
-    const kv::Header& header = receiver.header();
-    std::vector<std::shared_ptr<kv::Layer>> buffers;
-    for (std::uint64_t i = 0; i < receiver.first_layers(); ++i) {
-        HETERO_TRY(auto buffer,
-                   receiver.layers().take(header, i / header.identity.n_layers, i % header.identity.n_layers));
-        HETERO_CHECK(resume.fill(i, *buffer));
-        buffers.push_back(std::move(buffer));
-    }
+    HETERO_TRY(auto buffers, receiver.first_buffers());
+    for (std::size_t i = 0; i < buffers.size(); ++i) HETERO_CHECK(resume.fill(i, *buffers[i]));
     return buffers;
 }
 

@@ -52,11 +52,7 @@ public:
         if (inner_) bytes = encode(commit_of({}, inner_->header()));
         HETERO_CHECK(group_.broadcast(bytes));
         HETERO_TRY(Commit late, decode_commit(bytes, header_.sequences.size()));
-        for (std::size_t i = 0; i < late.logits.size(); ++i) {
-            header_.sequences[i].logits = std::move(late.logits[i]);
-            header_.sequences[i].pending_token = late.pending_tokens[i];
-        }
-        header_.late_logits = false;
+        take_late(std::move(late), header_);
         return {};
     }
 

@@ -328,6 +328,14 @@ Commit commit_of(const Digest& root, const kv::Header& header) {
     return commit;
 }
 
+void take_late(Commit commit, kv::Header& header) {
+    for (std::size_t i = 0; i < commit.logits.size(); ++i) {
+        header.sequences[i].logits = std::move(commit.logits[i]);
+        if (commit.pending_tokens[i] >= 0) header.sequences[i].pending_token = commit.pending_tokens[i];
+    }
+    header.late_logits = false;
+}
+
 Result<Commit> decode_commit(std::span<const std::byte> bytes, std::size_t sequences) {
     ByteReader in(bytes);
     Commit commit;

@@ -85,6 +85,8 @@ struct Commit {
 };
 // What comes late of the sequences of a header.
 [[nodiscard]] Commit commit_of(const Digest& root, const kv::Header& header);
+// The other way: it has the logits of every sequence. The header has all then; it has to be checked.
+void take_late(Commit commit, kv::Header& header);
 std::vector<std::byte> encode(const Commit& commit);
 // `sequences`: 0 where the logits do not come late.
 Result<Commit> decode_commit(std::span<const std::byte> bytes, std::size_t sequences);

@@ -217,14 +217,13 @@ Status Receiver::handle_commit(const Frame& frame) {
         return fail(Errc::peer, "COMMIT before layer {} of sequence {} was complete", next_->place().layer,
                     next_->place().sequence);
     HETERO_TRY(Commit commit, decode_commit(frame.payload, header_.late_logits ? header_.sequences.size() : 0));
-    for (std::size_t i = 0; i < commit.logits.size(); ++i) {
-        header_.sequences[i].logits = std::move(commit.logits[i]);
-        if (commit.pending_tokens[i] >= 0) header_.sequences[i].pending_token = commit.pending_tokens[i];
+    const Digest root = commit.root;
+    if (header_.late_logits) {
+        take_late(std::move(commit), header_);
+        if (const Status checked = kv::check_header(header_); !checked)
+            return fail(Errc::peer, "COMMIT: {}", checked.error().message);
     }
-    if (const Status checked = header_.late_logits ? kv::check_header(header_) : Status{}; !checked)
-        return fail(Errc::peer, "COMMIT: {}", checked.error().message);
-    header_.late_logits = false;
-    root_ = commit.root;
+    root_ = root;
     stage_ = Stage::complete;
     return {};
 }

@@ -59,18 +59,12 @@ void forget_launcher() {
 
 // MPI with this server; where it runs already, it has to know it.
 Status start_mpi(const std::string& uri, const TransportOptions& options) {
-    if (!needs_server) {
-        if (MpiWorld::running() == nullptr) {
-            forget_launcher();
-            return MpiWorld::start_alone(options);
-        }
-        return {};
-    }
     if (MpiWorld::running() == nullptr) {
         forget_launcher();
-        name_server(uri);
+        if (needs_server) name_server(uri);
         return MpiWorld::start_alone(options);
     }
+    if (!needs_server) return {};
     HETERO_TRY(const std::string known, known_server());
     if (known == uri) return {};
     return fail(Errc::usage, "mpi-port: beside mpi: or --tp: the job has to be started with mpirun --ompi-server '{}'",
@@ -135,7 +129,6 @@ Status receive_at(const Endpoint& endpoint, const TransportOptions& options) {
         endpoint, false,
         [port]() -> Result<MPI_Comm> {
             MPI_Comm comm = MPI_COMM_NULL;
-            HETERO_MPI_CHECK(MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
             HETERO_MPI_CHECK(MPI_Comm_accept(port->c_str(), MPI_INFO_NULL, 0, MPI_COMM_SELF, &comm), "MPI_Comm_accept");
             return comm;
         },
@@ -170,7 +163,6 @@ Status send_to(const Endpoint& endpoint, const TransportOptions& options) {
         endpoint, true,
         [port = file->port]() -> Result<MPI_Comm> {
             MPI_Comm comm = MPI_COMM_NULL;
-            HETERO_MPI_CHECK(MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
             HETERO_MPI_CHECK(MPI_Comm_connect(port.c_str(), MPI_INFO_NULL, 0, MPI_COMM_SELF, &comm),
                              "MPI_Comm_connect");
             return comm;

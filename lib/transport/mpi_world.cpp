@@ -221,6 +221,7 @@ Status MpiWorld::join(const std::string& port, bool sending, std::function<Resul
     auto peer = std::make_shared<Peer>();  // a job that is stuck may still use it
     HETERO_CHECK(run_job(
         [peer, meet = std::move(meet)]() -> Status {
+            HETERO_MPI_CHECK(MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
             HETERO_TRY(peer->control, meet());
             HETERO_MPI_CHECK(MPI_Comm_set_errhandler(peer->control, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
             HETERO_MPI_CHECK(MPI_Comm_dup(peer->control, &peer->data), "MPI_Comm_dup");

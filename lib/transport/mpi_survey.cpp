@@ -2,14 +2,13 @@
 // are made on the thread that makes all of MPI's, in jobs short enough for the heartbeats that wait meanwhile.
 #include <algorithm>
 #include <bit>
-#include <charconv>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <numeric>
 
 #include "transport/group.h"
+#include "transport/launcher_number.h"
 #include "transport/link_survey.h"
 #include "transport/mpi_raw.h"
 #include "transport/mpi_world.h"
@@ -195,12 +194,7 @@ std::vector<SurveyedLink> unpacked(std::span<const std::byte> bytes) {
 }  // namespace
 
 Result<int> job_size() {
-    for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"}) {
-        const char* text = std::getenv(name);
-        int size = 0;
-        if (text != nullptr && std::from_chars(text, text + std::strlen(text), size).ec == std::errc{} && size > 0)
-            return size;
-    }
+    if (const auto size = launcher_number({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"}, 1)) return *size;
     return fail(Errc::usage, "a survey of links needs processes started by mpirun (or srun --mpi=pmix)");
 }
 

@@ -12,6 +12,7 @@
 #include "transport/link_survey.h"
 #include "transport/mpi_raw.h"
 #include "transport/mpi_world.h"
+#include "transport/wire_bytes.h"
 
 namespace hetero::transport {
 namespace {
@@ -164,29 +165,39 @@ void add_links(const Pair& pair, int low, int high, std::vector<SurveyedLink>& l
 
 // What a rank has measured, as bytes for rank 0: all are of one program.
 std::vector<std::byte> packed(const std::vector<SurveyedLink>& links) {
-    std::vector<double> numbers;
+    ByteWriter out;
     for (const SurveyedLink& link : links) {
-        numbers.insert(numbers.end(), {static_cast<double>(link.from), static_cast<double>(link.to), link.latency_s,
-                                       link.both_ways_bytes_per_s, link.asymmetric ? 1.0 : 0.0,
-                                       static_cast<double>(link.sizes.size())});
-        for (const auto& [message_bytes, bytes_per_s] : link.sizes)
-            numbers.insert(numbers.end(), {static_cast<double>(message_bytes), bytes_per_s});
+        out.number(static_cast<std::uint32_t>(link.from));
+        out.number(static_cast<std::uint32_t>(link.to));
+        out.f64(link.latency_s);
+        out.f64(link.both_ways_bytes_per_s);
+        out.number(static_cast<std::uint8_t>(link.asymmetric));
+        out.number(static_cast<std::uint32_t>(link.sizes.size()));
+        for (const auto& [message_bytes, bytes_per_s] : link.sizes) {
+            out.number(message_bytes);
+            out.f64(bytes_per_s);
+        }
     }
-    const auto bytes = std::as_bytes(std::span(numbers));
-    return {bytes.begin(), bytes.end()};
+    return out.take();
 }
 std::vector<SurveyedLink> unpacked(std::span<const std::byte> bytes) {
-    std::vector<double> numbers(bytes.size() / sizeof(double));
-    std::memcpy(numbers.data(), bytes.data(), numbers.size() * sizeof(double));
+    ByteReader in(bytes);
     std::vector<SurveyedLink> links;
-    for (std::size_t at = 0; at + 6 <= numbers.size();) {
-        const double* n = numbers.data() + at;
-        SurveyedLink link{static_cast<int>(n[0]), static_cast<int>(n[1]), n[2], {}, n[3], n[4] != 0};
-        const auto sizes = std::min(static_cast<std::size_t>(n[5]), (numbers.size() - at - 6) / 2);
-        for (std::size_t i = 0; i < sizes; ++i)
-            link.sizes.push_back({static_cast<std::uint64_t>(n[6 + 2 * i]), n[7 + 2 * i]});
+    while (in.left() > 0) {
+        SurveyedLink link;
+        link.from = static_cast<int>(in.number<std::uint32_t>());
+        link.to = static_cast<int>(in.number<std::uint32_t>());
+        link.latency_s = in.f64();
+        link.both_ways_bytes_per_s = in.f64();
+        link.asymmetric = in.flag();
+        const auto sizes = in.number<std::uint32_t>();
+        for (std::uint32_t i = 0; i < sizes && in.ok(); ++i) {
+            SurveyedLink::Size& size = link.sizes.emplace_back();
+            size.message_bytes = in.number<std::uint64_t>();
+            size.bytes_per_s = in.f64();
+        }
+        if (!in.ok()) break;
         links.push_back(std::move(link));
-        at += 6 + 2 * sizes;
     }
     return links;
 }

@@ -16,6 +16,19 @@ constexpr unsigned late_logits_bit = 1;                                // of OFF
 
 tl::unexpected<Error> malformed(const char* what) { return fail(Errc::peer, "{} is malformed", what); }
 
+std::vector<std::byte> encode_number(std::uint64_t value) {
+    ByteWriter out;
+    out.number(value);
+    return out.take();
+}
+
+// A payload of nothing else.
+std::optional<std::uint64_t> decode_number(std::span<const std::byte> bytes) {
+    ByteReader in(bytes);
+    const auto value = in.number<std::uint64_t>();
+    return in.complete() ? std::optional(value) : std::nullopt;
+}
+
 bool known_code(std::uint8_t code) { return (code >= 1 && code <= 5) || code == 70; }
 
 void put_scheme(ByteWriter& out, const kv::Scheme& scheme) {
@@ -294,17 +307,12 @@ Result<Accept> decode_accept(std::span<const std::byte> bytes, std::uint16_t ver
     return accept;
 }
 
-std::vector<std::byte> encode_keep(std::uint64_t pieces) {
-    ByteWriter out;
-    out.number(pieces);
-    return out.take();
-}
+std::vector<std::byte> encode_keep(std::uint64_t pieces) { return encode_number(pieces); }
 
 Result<std::uint64_t> decode_keep(std::span<const std::byte> bytes) {
-    ByteReader in(bytes);
-    const auto pieces = in.number<std::uint64_t>();
-    if (!in.complete() || pieces == 0) return malformed("KEEP");
-    return pieces;
+    const auto pieces = decode_number(bytes);
+    if (!pieces || *pieces == 0) return malformed("KEEP");
+    return *pieces;
 }
 
 std::vector<std::byte> encode(const Commit& commit) {
@@ -349,31 +357,25 @@ Result<Commit> decode_commit(std::span<const std::byte> bytes, std::size_t seque
 }
 
 std::vector<std::byte> encode_time(std::chrono::nanoseconds time) {
-    ByteWriter out;
-    out.number(static_cast<std::uint64_t>(time.count()));
-    return out.take();
+    return encode_number(static_cast<std::uint64_t>(time.count()));
 }
 
 std::optional<std::chrono::nanoseconds> decode_time(std::span<const std::byte> bytes) {
-    ByteReader in(bytes);
-    const std::chrono::nanoseconds time(static_cast<std::int64_t>(in.number<std::uint64_t>()));
+    const auto number = decode_number(bytes);
+    if (!number) return std::nullopt;
+    const std::chrono::nanoseconds time(static_cast<std::int64_t>(*number));
     // Differences of two must not overflow: a clock counts less than 146 years.
     constexpr std::chrono::nanoseconds most(std::int64_t{1} << 62);
-    if (!in.complete() || time > most || time < -most) return std::nullopt;
+    if (time > most || time < -most) return std::nullopt;
     return time;
 }
 
-std::vector<std::byte> encode_credit(std::uint64_t layers) {
-    ByteWriter out;
-    out.number(layers);
-    return out.take();
-}
+std::vector<std::byte> encode_credit(std::uint64_t layers) { return encode_number(layers); }
 
 Result<std::uint64_t> decode_credit(std::span<const std::byte> bytes) {
-    ByteReader in(bytes);
-    const auto layers = in.number<std::uint64_t>();
-    if (!in.complete()) return malformed("CREDIT");
-    return layers;
+    const auto layers = decode_number(bytes);
+    if (!layers) return malformed("CREDIT");
+    return *layers;
 }
 
 std::vector<std::byte> encode_root(const Digest& root) {

@@ -179,12 +179,11 @@ void Sender::look_at_layers() {
         times_.layers_end(given_.front().first + 1, now_);
 }
 
-void Sender::commit(const Digest& root, std::vector<std::vector<float>> late_logits,
-                    std::vector<std::int32_t> late_pending) {
+void Sender::commit(const Commit& commit) {
     tell_kept();
-    root_ = root;
+    root_ = commit.root;
     times_.commit_begins(now_);
-    link_->post(FrameKind::commit, encode(Commit{root, std::move(late_logits), std::move(late_pending)}));
+    link_->post(FrameKind::commit, encode(commit));
     stage_ = Stage::committing;
 }
 

@@ -48,8 +48,7 @@ public:
     // In place of send(), where the receiver holds the same bytes.
     void keep(const ChunkPlace& place);
     [[nodiscard]] std::uint64_t kept_bytes() const noexcept { return kept_bytes_; }
-    void commit(const Digest& root, std::vector<std::vector<float>> late_logits = {},
-                std::vector<std::int32_t> late_pending = {});
+    void commit(const Commit& commit);
     // For times(): a layer is there to be sent; all its pieces have been given to send() or keep().
     void layer_begins(TimePoint now) { times_.layer_begins(now); }
     void layer_given(std::uint64_t layer_index) { given_.emplace_back(layer_index, pieces_); }

@@ -77,11 +77,11 @@ public:
         if (!walk_ || !walk_->done()) return fail(Errc::internal, "{}: committed before the last layer", name_);
         if (header_.late_logits) return fail(Errc::internal, "{}: committed before the logits", name_);
         const Digest root = kv::root_digest(header_, tables_);
-        Commit late = late_ ? commit_of(root, header_) : Commit{};
+        const Commit last = late_ ? commit_of(root, header_) : Commit{root, {}, {}};
         auto lock = gate_->enter();
         gate_->wait(lock, [&] { return sender_->may_commit() || sender_->error(); });
         HETERO_CHECK(failure());
-        sender_->commit(root, std::move(late.logits), std::move(late.pending_tokens));
+        sender_->commit(last);
         gate_->nudge();
         gate_->wait(lock, [&] { return sender_->committed() || sender_->error(); });
         if (!sender_->committed()) return failure();

@@ -110,7 +110,7 @@ private:
             for (std::size_t i = 0; i < late_logits.size(); ++i) header.sequences[i].logits = late_logits[i];
             for (std::size_t i = 0; i < late_pending.size(); ++i)
                 if (late_pending[i] >= 0) header.sequences[i].pending_token = late_pending[i];
-            sender_.commit(kv::root_digest(header, tables_), late_logits, late_pending);
+            sender_.commit({kv::root_digest(header, tables_), late_logits, late_pending});
         }
     }
 

@@ -161,11 +161,8 @@ Result<kv::Header> take_header(ByteReader& in, std::uint16_t version) {
 }  // namespace
 
 std::uint16_t protocol_version_of(const kv::Header& header) noexcept {
+    if (header.late_logits) return 3;
     return kv::layout::schema_minor_of(header) == 0 ? 1 : 2;
-}
-
-std::uint16_t protocol_version_of(const Offer& offer) noexcept {
-    return offer.late_logits ? 3 : protocol_version_of(offer.header);
 }
 
 Digest state_key(const kv::Header& header) {
@@ -213,7 +210,7 @@ Result<Error> decode_reason(std::span<const std::byte> bytes) {
     return Error{static_cast<Errc>(code), text};
 }
 
-std::vector<std::byte> encode(const Offer& offer) { return encode(offer, protocol_version_of(offer)); }
+std::vector<std::byte> encode(const Offer& offer) { return encode(offer, protocol_version_of(offer.header)); }
 
 std::vector<std::byte> encode(const Offer& offer, std::uint16_t version) {
     const kv::Header& header = offer.header;
@@ -243,7 +240,7 @@ std::vector<std::byte> encode(const Offer& offer, std::uint16_t version) {
     }
     if (version >= 2) put_shapes(out, header);
     if (version >= 3) {
-        out.number(static_cast<std::uint8_t>(offer.late_logits ? late_logits_bit : 0));
+        out.number(static_cast<std::uint8_t>(header.late_logits ? late_logits_bit : 0));
         out.digest(offer.state_key);
     }
     return out.take();
@@ -257,12 +254,12 @@ Result<Offer> decode_offer(std::span<const std::byte> bytes, std::uint16_t versi
     if (version >= 3) {
         const auto flags = in.number<std::uint8_t>();
         if ((flags & ~late_logits_bit) != 0) return malformed("OFFER");
-        offer.late_logits = (flags & late_logits_bit) != 0;
+        offer.header.late_logits = (flags & late_logits_bit) != 0;
         offer.state_key = in.digest();
     }
     if (!in.complete()) return malformed("OFFER");
-    if (offer.late_logits && std::any_of(offer.header.sequences.begin(), offer.header.sequences.end(),
-                                         [](const kv::Sequence& one) { return !one.logits.empty(); }))
+    if (offer.header.late_logits && std::any_of(offer.header.sequences.begin(), offer.header.sequences.end(),
+                                                [](const kv::Sequence& one) { return !one.logits.empty(); }))
         return fail(Errc::peer, "OFFER has logits, and says that they come with COMMIT");
     if (offer.header.tokens_per_chunk == 0) return fail(Errc::peer, "OFFER does not say the chunk length");
     if (const Status checked = kv::check_header(offer.header); !checked) {

@@ -91,7 +91,6 @@ Status Receiver::handle_offer(const Frame& frame) {
         }
     }
     header_ = std::move(offer.header);
-    header_.late_logits = offer.late_logits;
     state_key_ = offer.state_key;
     total_ = total_layers(header_);
     next_.emplace(header_);

@@ -20,14 +20,14 @@ Result<std::vector<std::byte>> encode_checked(const Offer& offer, std::uint16_t 
 
 Result<std::vector<std::byte>> encode_offer(const kv::Header& header) {
     const Offer offer{header.payload_bytes(), header};
-    return encode_checked(offer, protocol_version_of(offer));
+    return encode_checked(offer, protocol_version_of(header));
 }
 
 Status Sender::begin(const kv::Header& header, OfferOptions options) {
     if (stage_ != Stage::idle) return fail(Errc::internal, "a state is being sent already");
-    offer_ = Offer{header.payload_bytes(), header, options.late_logits};
+    offer_ = Offer{header.payload_bytes(), header};
     if (options.resumable) offer_.state_key = state_key(header);
-    lowest_version_ = protocol_version_of(offer_);
+    lowest_version_ = protocol_version_of(header);
     highest_version_ = options.resumable ? max_protocol_version : lowest_version_;
     HETERO_CHECK(encode_checked(offer_, highest_version_));  // before anything is said
     total_layers_ = total_layers(header);

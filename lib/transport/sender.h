@@ -17,8 +17,7 @@ inline constexpr std::uint64_t send_window_bytes = 16ULL << 20;  // unacknowledg
 inline constexpr std::uint64_t send_window_pieces = 256;         // likewise, those to keep counted
 
 struct OfferOptions {
-    bool late_logits = false;  // the header has none: commit() brings them
-    bool resumable = false;    // the receiver may hold some of the state: keep() what it does
+    bool resumable = false;  // the receiver may hold some of the state: keep() what it does
 };
 
 // OFFER of a header that is checked and has tokens_per_chunk, in its lowest version. What the wire format has no room
@@ -30,7 +29,7 @@ public:
     // At most so many bytes a second on the link, of whatever kind; 0: no limit.
     explicit Sender(Link& link, std::uint64_t max_bytes_per_s = 0) : link_(&link), bucket_(max_bytes_per_s) {}
 
-    // Offers a state: the header is checked and has tokens_per_chunk.
+    // Offers a state: the header is checked and has tokens_per_chunk; logits that come late are commit()'s.
     Status begin(const kv::Header& header, OfferOptions options = {});
     bool step(TimePoint now);
 

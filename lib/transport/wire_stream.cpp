@@ -107,7 +107,7 @@ private:
         tables_.assign(header_.sequences.size(), std::vector<kv::LayerChecksums>(header_.identity.n_layers));
         auto lock = gate_->enter();
         HETERO_CHECK(failure());
-        HETERO_CHECK(sender_->begin(header_, {.late_logits = header_.late_logits, .resumable = checksums_}));
+        HETERO_CHECK(sender_->begin(header_, {.resumable = checksums_}));
         gate_->nudge();
         gate_->wait(lock, [&] { return sender_->accepted() || sender_->error(); });
         return failure();

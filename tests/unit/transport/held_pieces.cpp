@@ -113,8 +113,8 @@ TEST_CASE("logits that come with COMMIT") {
     const kv::State whole = make_state();
     kv::State state = make_state();
     for (kv::Sequence& sequence : state.header.sequences) sequence.logits.clear();
+    state.header.late_logits = true;
     Transfer transfer(state, 1);
-    transfer.offer.late_logits = true;
     SUBCASE("arrive, and the root covers them") {
         for (const kv::Sequence& sequence : whole.header.sequences) transfer.late_logits.push_back(sequence.logits);
         transfer.run();

@@ -20,16 +20,6 @@
 namespace hetero::transport {
 namespace {
 
-bool write_all(int fd, std::span<const std::byte> bytes) {
-    while (!bytes.empty()) {
-        const ssize_t n = ::write(fd, bytes.data(), bytes.size());
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return false;
-        bytes = bytes.subspan(static_cast<std::size_t>(n));
-    }
-    return true;
-}
-
 // Writes the journal of a file that is being written, in a thread of its own: first the layers' bytes have to be on the
 // disk, then the journal may say so. A journal that cannot be written is no error of the transfer.
 class JournalWriter {

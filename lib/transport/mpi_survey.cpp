@@ -107,11 +107,9 @@ public:
                     HETERO_CHECK(raw_.send_words({std::bit_cast<std::uint64_t>(seconds), 0, 0, 0}));
                     break;
                 }
-                case Step::both: {
-                    HETERO_TRY(const double seconds, raw_.exchange(out_.front(), in_.front(), message, bytes));
-                    static_cast<void>(seconds);
+                case Step::both:
+                    HETERO_CHECK(raw_.exchange(out_.front(), in_.front(), message, bytes));
                     break;
-                }
                 default:
                     return fail(Errc::peer, "the other rank runs another survey");
             }

@@ -2,6 +2,9 @@
 #pragma once
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstddef>
+#include <span>
 #include <utility>
 
 namespace hetero::transport {
@@ -25,5 +28,16 @@ public:
 private:
     int fd_;
 };
+
+// False: errno says why.
+[[nodiscard]] inline bool write_all(int fd, std::span<const std::byte> bytes) noexcept {
+    while (!bytes.empty()) {
+        const ssize_t n = ::write(fd, bytes.data(), bytes.size());
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return false;
+        bytes = bytes.subspan(static_cast<std::size_t>(n));
+    }
+    return true;
+}
 
 }  // namespace hetero::transport

@@ -52,11 +52,7 @@ public:
         if (inner_) bytes = encode(commit_of({}, inner_->header()));
         HETERO_CHECK(group_.broadcast(bytes));
         HETERO_TRY(Commit late, decode_commit(bytes, header_.sequences.size()));
-        for (std::size_t i = 0; i < late.logits.size(); ++i) {
-            header_.sequences[i].logits = std::move(late.logits[i]);
-            header_.sequences[i].pending_token = late.pending_tokens[i];
-        }
-        header_.late_logits = false;
+        take_late(std::move(late), header_);
         return {};
     }
 
@@ -77,10 +73,9 @@ Result<std::unique_ptr<kv::Source>> hand_out(Communicator& group, Result<std::un
         if (group.is_root()) {
             kv::Header header = (*opened)->header();
             if (header.tokens_per_chunk == 0) header.tokens_per_chunk = kv::choose_tokens_per_chunk(header);
-            const Offer whole{header.payload_bytes(), header, header.late_logits};
-            offer = encode(whole);
+            offer = encode(Offer{header.payload_bytes(), header});
             ByteWriter out;
-            out.number(protocol_version_of(whole));
+            out.number(protocol_version_of(header));
             out.text((*opened)->name());
             about = out.take();
         }
@@ -90,7 +85,6 @@ Result<std::unique_ptr<kv::Source>> hand_out(Communicator& group, Result<std::un
         const auto version = in.number<std::uint16_t>();
         std::string name = in.text();
         HETERO_TRY(Offer decoded, decode_offer(offer, version));
-        decoded.header.late_logits = decoded.late_logits;
         return std::make_unique<GroupSource>(group, group.is_root() ? std::move(*opened) : nullptr,
                                              std::move(decoded.header), std::move(name));
     } catch (const std::bad_alloc&) {

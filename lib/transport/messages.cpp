@@ -16,6 +16,19 @@ constexpr unsigned late_logits_bit = 1;                                // of OFF
 
 tl::unexpected<Error> malformed(const char* what) { return fail(Errc::peer, "{} is malformed", what); }
 
+std::vector<std::byte> encode_number(std::uint64_t value) {
+    ByteWriter out;
+    out.number(value);
+    return out.take();
+}
+
+// A payload of nothing else.
+std::optional<std::uint64_t> decode_number(std::span<const std::byte> bytes) {
+    ByteReader in(bytes);
+    const auto value = in.number<std::uint64_t>();
+    return in.complete() ? std::optional(value) : std::nullopt;
+}
+
 bool known_code(std::uint8_t code) { return (code >= 1 && code <= 5) || code == 70; }
 
 void put_scheme(ByteWriter& out, const kv::Scheme& scheme) {
@@ -148,11 +161,8 @@ Result<kv::Header> take_header(ByteReader& in, std::uint16_t version) {
 }  // namespace
 
 std::uint16_t protocol_version_of(const kv::Header& header) noexcept {
+    if (header.late_logits) return 3;
     return kv::layout::schema_minor_of(header) == 0 ? 1 : 2;
-}
-
-std::uint16_t protocol_version_of(const Offer& offer) noexcept {
-    return offer.late_logits ? 3 : protocol_version_of(offer.header);
 }
 
 Digest state_key(const kv::Header& header) {
@@ -200,7 +210,7 @@ Result<Error> decode_reason(std::span<const std::byte> bytes) {
     return Error{static_cast<Errc>(code), text};
 }
 
-std::vector<std::byte> encode(const Offer& offer) { return encode(offer, protocol_version_of(offer)); }
+std::vector<std::byte> encode(const Offer& offer) { return encode(offer, protocol_version_of(offer.header)); }
 
 std::vector<std::byte> encode(const Offer& offer, std::uint16_t version) {
     const kv::Header& header = offer.header;
@@ -230,7 +240,7 @@ std::vector<std::byte> encode(const Offer& offer, std::uint16_t version) {
     }
     if (version >= 2) put_shapes(out, header);
     if (version >= 3) {
-        out.number(static_cast<std::uint8_t>(offer.late_logits ? late_logits_bit : 0));
+        out.number(static_cast<std::uint8_t>(header.late_logits ? late_logits_bit : 0));
         out.digest(offer.state_key);
     }
     return out.take();
@@ -244,12 +254,12 @@ Result<Offer> decode_offer(std::span<const std::byte> bytes, std::uint16_t versi
     if (version >= 3) {
         const auto flags = in.number<std::uint8_t>();
         if ((flags & ~late_logits_bit) != 0) return malformed("OFFER");
-        offer.late_logits = (flags & late_logits_bit) != 0;
+        offer.header.late_logits = (flags & late_logits_bit) != 0;
         offer.state_key = in.digest();
     }
     if (!in.complete()) return malformed("OFFER");
-    if (offer.late_logits && std::any_of(offer.header.sequences.begin(), offer.header.sequences.end(),
-                                         [](const kv::Sequence& one) { return !one.logits.empty(); }))
+    if (offer.header.late_logits && std::any_of(offer.header.sequences.begin(), offer.header.sequences.end(),
+                                                [](const kv::Sequence& one) { return !one.logits.empty(); }))
         return fail(Errc::peer, "OFFER has logits, and says that they come with COMMIT");
     if (offer.header.tokens_per_chunk == 0) return fail(Errc::peer, "OFFER does not say the chunk length");
     if (const Status checked = kv::check_header(offer.header); !checked) {
@@ -294,17 +304,12 @@ Result<Accept> decode_accept(std::span<const std::byte> bytes, std::uint16_t ver
     return accept;
 }
 
-std::vector<std::byte> encode_keep(std::uint64_t pieces) {
-    ByteWriter out;
-    out.number(pieces);
-    return out.take();
-}
+std::vector<std::byte> encode_keep(std::uint64_t pieces) { return encode_number(pieces); }
 
 Result<std::uint64_t> decode_keep(std::span<const std::byte> bytes) {
-    ByteReader in(bytes);
-    const auto pieces = in.number<std::uint64_t>();
-    if (!in.complete() || pieces == 0) return malformed("KEEP");
-    return pieces;
+    const auto pieces = decode_number(bytes);
+    if (!pieces || *pieces == 0) return malformed("KEEP");
+    return *pieces;
 }
 
 std::vector<std::byte> encode(const Commit& commit) {
@@ -328,6 +333,14 @@ Commit commit_of(const Digest& root, const kv::Header& header) {
     return commit;
 }
 
+void take_late(Commit commit, kv::Header& header) {
+    for (std::size_t i = 0; i < commit.logits.size(); ++i) {
+        header.sequences[i].logits = std::move(commit.logits[i]);
+        if (commit.pending_tokens[i] >= 0) header.sequences[i].pending_token = commit.pending_tokens[i];
+    }
+    header.late_logits = false;
+}
+
 Result<Commit> decode_commit(std::span<const std::byte> bytes, std::size_t sequences) {
     ByteReader in(bytes);
     Commit commit;
@@ -341,31 +354,25 @@ Result<Commit> decode_commit(std::span<const std::byte> bytes, std::size_t seque
 }
 
 std::vector<std::byte> encode_time(std::chrono::nanoseconds time) {
-    ByteWriter out;
-    out.number(static_cast<std::uint64_t>(time.count()));
-    return out.take();
+    return encode_number(static_cast<std::uint64_t>(time.count()));
 }
 
 std::optional<std::chrono::nanoseconds> decode_time(std::span<const std::byte> bytes) {
-    ByteReader in(bytes);
-    const std::chrono::nanoseconds time(static_cast<std::int64_t>(in.number<std::uint64_t>()));
+    const auto number = decode_number(bytes);
+    if (!number) return std::nullopt;
+    const std::chrono::nanoseconds time(static_cast<std::int64_t>(*number));
     // Differences of two must not overflow: a clock counts less than 146 years.
     constexpr std::chrono::nanoseconds most(std::int64_t{1} << 62);
-    if (!in.complete() || time > most || time < -most) return std::nullopt;
+    if (time > most || time < -most) return std::nullopt;
     return time;
 }
 
-std::vector<std::byte> encode_credit(std::uint64_t layers) {
-    ByteWriter out;
-    out.number(layers);
-    return out.take();
-}
+std::vector<std::byte> encode_credit(std::uint64_t layers) { return encode_number(layers); }
 
 Result<std::uint64_t> decode_credit(std::span<const std::byte> bytes) {
-    ByteReader in(bytes);
-    const auto layers = in.number<std::uint64_t>();
-    if (!in.complete()) return malformed("CREDIT");
-    return layers;
+    const auto layers = decode_number(bytes);
+    if (!layers) return malformed("CREDIT");
+    return *layers;
 }
 
 std::vector<std::byte> encode_root(const Digest& root) {

@@ -39,13 +39,10 @@ Result<Error> decode_reason(std::span<const std::byte> bytes);
 
 struct Offer {
     std::uint64_t payload_bytes = 0;  // of all chunks
-    kv::Header header;
-    // Of version 3; earlier ones do not carry them.
-    bool late_logits = false;  // no sequence of the header has logits: COMMIT brings them
-    Digest state_key{};        // the same for the same state, whenever it is sent; zeros: it has none
+    kv::Header header;                // with late_logits no sequence has any: COMMIT brings them
+    Digest state_key{};  // the same for the same state, whenever it is sent; zeros: it has none. From version 3 on
 };
-[[nodiscard]] std::uint16_t protocol_version_of(const Offer& offer) noexcept;
-// `version` is at least protocol_version_of(offer).
+// `version` is at least protocol_version_of(offer.header).
 std::vector<std::byte> encode(const Offer& offer, std::uint16_t version);
 std::vector<std::byte> encode(const Offer& offer);  // in its lowest version
 // Checks the header with kv::check_header, and that payload_bytes agrees with it.
@@ -85,6 +82,8 @@ struct Commit {
 };
 // What comes late of the sequences of a header.
 [[nodiscard]] Commit commit_of(const Digest& root, const kv::Header& header);
+// The other way: it has the logits of every sequence. The header has all then; it has to be checked.
+void take_late(Commit commit, kv::Header& header);
 std::vector<std::byte> encode(const Commit& commit);
 // `sequences`: 0 where the logits do not come late.
 Result<Commit> decode_commit(std::span<const std::byte> bytes, std::size_t sequences);

@@ -2,8 +2,6 @@
 // follows.
 #include <algorithm>
 #include <array>
-#include <charconv>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <numeric>
@@ -13,6 +11,7 @@
 #include "base/clock.h"
 #include "base/huge_pages.h"
 #include "transport/chunk_plan.h"
+#include "transport/launcher_number.h"
 #include "transport/link_bench.h"
 #include "transport/mpi_raw.h"
 #include "transport/mpi_world.h"
@@ -320,12 +319,7 @@ Status Bench::follow() {
 
 // Before MPI starts, as its start needs to know who sends.
 Result<int> own_rank() {
-    for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"}) {
-        const char* text = std::getenv(name);
-        int rank = -1;
-        if (text != nullptr && std::from_chars(text, text + std::strlen(text), rank).ec == std::errc{} && rank >= 0)
-            return rank;
-    }
+    if (const auto rank = launcher_number({"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"}, 0)) return *rank;
     return fail(Errc::usage, "a bench of a link needs two processes started by mpirun (or srun --mpi=pmix)");
 }
 

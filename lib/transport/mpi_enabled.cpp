@@ -71,6 +71,14 @@ const ShardSides* sides_of(const Endpoint& endpoint, bool reads) {
     return &*world->shard_sides(reads);
 }
 
+// One rank of several.
+Endpoint at_rank(const Endpoint& endpoint, int rank) {
+    Endpoint one = endpoint;
+    one.rank = rank;
+    one.ranks = 1;
+    return one;
+}
+
 Result<std::unique_ptr<kv::Source>> open_mpi_source(const Endpoint& endpoint, const TransportOptions& options) {
     const ShardSides* sides = sides_of(endpoint, true);
     if (sides == nullptr) return open_rank_source(endpoint, options);
@@ -78,24 +86,14 @@ Result<std::unique_ptr<kv::Source>> open_mpi_source(const Endpoint& endpoint, co
     TransportOptions own = options;
     own.confirm_later = false;
     own.resume = nullptr;
-    const auto open = [&](int rank) {
-        Endpoint one = endpoint;
-        one.rank = rank;
-        one.ranks = 1;
-        return open_rank_source(one, own);
-    };
+    const auto open = [&](int rank) { return open_rank_source(at_rank(endpoint, rank), own); };
     return shard_source(*sides, MpiWorld::running()->rank(), open);
 }
 
 Result<std::unique_ptr<kv::Sink>> open_mpi_sink(const Endpoint& endpoint, const TransportOptions&) {
     const ShardSides* sides = sides_of(endpoint, false);
     if (sides == nullptr) return open_rank_sink(endpoint);
-    const auto open = [&](int rank) {
-        Endpoint one = endpoint;
-        one.rank = rank;
-        one.ranks = 1;
-        return open_rank_sink(one);
-    };
+    const auto open = [&](int rank) { return open_rank_sink(at_rank(endpoint, rank)); };
     return shard_sink(*sides, MpiWorld::running()->rank(), open);
 }
 

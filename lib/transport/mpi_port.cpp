@@ -34,7 +34,6 @@ constexpr const char* cannot_join =
 constexpr auto poll_interval = std::chrono::milliseconds(10);
 
 double meet_s(const TransportOptions& options) { return options.meet_s > 0 ? options.meet_s : options.timeout_s; }
-double join_s(const TransportOptions& options) { return 0.6 * options.timeout_s; }
 
 bool starts_with_any(std::string_view name, std::initializer_list<std::string_view> prefixes) {
     return std::any_of(prefixes.begin(), prefixes.end(), [&](auto prefix) { return name.starts_with(prefix); });
@@ -59,18 +58,12 @@ void forget_launcher() {
 
 // MPI with this server; where it runs already, it has to know it.
 Status start_mpi(const std::string& uri, const TransportOptions& options) {
-    if (!needs_server) {
-        if (MpiWorld::running() == nullptr) {
-            forget_launcher();
-            return MpiWorld::start_alone(options);
-        }
-        return {};
-    }
     if (MpiWorld::running() == nullptr) {
         forget_launcher();
-        name_server(uri);
+        if (needs_server) name_server(uri);
         return MpiWorld::start_alone(options);
     }
+    if (!needs_server) return {};
     HETERO_TRY(const std::string known, known_server());
     if (known == uri) return {};
     return fail(Errc::usage, "mpi-port: beside mpi: or --tp: the job has to be started with mpirun --ompi-server '{}'",
@@ -86,7 +79,7 @@ Result<std::string> server_for_receiving(const TransportOptions& options) {
                     "mpi-port: beside mpi: or --tp: run ompi-server --no-daemonize -r -, and start the job with mpirun "
                     "--ompi-server and the URI that it prints");
     static std::unique_ptr<OmpiServer> own;  // until the process ends: senders look our ports up in it
-    HETERO_TRY(OmpiServer started, OmpiServer::start(join_s(options)));
+    HETERO_TRY(OmpiServer started, OmpiServer::start(notice_s(options)));
     own = std::make_unique<OmpiServer>(std::move(started));
     return own->uri();
 }
@@ -106,10 +99,10 @@ Result<bool> wait_until(double seconds, const std::function<Result<bool>()>& don
 Status join(const Endpoint& endpoint, bool sending, std::function<Result<MPI_Comm>()> meet, std::string_view absent,
             const TransportOptions& options) {
     MpiWorld& world = *MpiWorld::running();
-    const Status joined = world.join(endpoint.path, sending, std::move(meet), join_s(options));
+    const Status joined = world.join(endpoint.path, sending, std::move(meet), notice_s(options));
     if (joined) return {};
     const std::string name = to_string(endpoint);
-    if (world.stuck()) return fail(Errc::peer, "{}: {} within {:.3g} s", name, absent, join_s(options));
+    if (world.stuck()) return fail(Errc::peer, "{}: {} within {:.3g} s", name, absent, notice_s(options));
     return fail(joined.error().code, "{}: {}", name, joined.error().message);
 }
 
@@ -123,7 +116,7 @@ Status receive_at(const Endpoint& endpoint, const TransportOptions& options) {
             HETERO_MPI_CHECK(MPI_Open_port(MPI_INFO_NULL, port->data()), "MPI_Open_port");
             return {};
         },
-        join_s(options)));
+        notice_s(options)));
     file.port = port->c_str();
     HETERO_TRY(PublishedPort published, PublishedPort::publish(endpoint.path, file, options.overwrite));
     log::debug("{}: waits at port {}", to_string(endpoint), file.port);
@@ -135,7 +128,6 @@ Status receive_at(const Endpoint& endpoint, const TransportOptions& options) {
         endpoint, false,
         [port]() -> Result<MPI_Comm> {
             MPI_Comm comm = MPI_COMM_NULL;
-            HETERO_MPI_CHECK(MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
             HETERO_MPI_CHECK(MPI_Comm_accept(port->c_str(), MPI_INFO_NULL, 0, MPI_COMM_SELF, &comm), "MPI_Comm_accept");
             return comm;
         },
@@ -170,7 +162,6 @@ Status send_to(const Endpoint& endpoint, const TransportOptions& options) {
         endpoint, true,
         [port = file->port]() -> Result<MPI_Comm> {
             MPI_Comm comm = MPI_COMM_NULL;
-            HETERO_MPI_CHECK(MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
             HETERO_MPI_CHECK(MPI_Comm_connect(port.c_str(), MPI_INFO_NULL, 0, MPI_COMM_SELF, &comm),
                              "MPI_Comm_connect");
             return comm;
@@ -201,7 +192,7 @@ Result<std::shared_ptr<const void>> start_port_service(const TransportOptions& o
     if (!needs_server) return none;
     HETERO_TRY(const std::string known, known_server());
     if (!known.empty()) return none;
-    HETERO_TRY(OmpiServer started, OmpiServer::start(join_s(options)));
+    HETERO_TRY(OmpiServer started, OmpiServer::start(notice_s(options)));
     auto server = std::make_shared<OmpiServer>(std::move(started));
     name_server(server->uri());
     return std::shared_ptr<const void>(std::move(server));

@@ -2,17 +2,17 @@
 // are made on the thread that makes all of MPI's, in jobs short enough for the heartbeats that wait meanwhile.
 #include <algorithm>
 #include <bit>
-#include <charconv>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <numeric>
 
 #include "transport/group.h"
+#include "transport/launcher_number.h"
 #include "transport/link_survey.h"
 #include "transport/mpi_raw.h"
 #include "transport/mpi_world.h"
+#include "transport/wire_bytes.h"
 
 namespace hetero::transport {
 namespace {
@@ -107,11 +107,9 @@ public:
                     HETERO_CHECK(raw_.send_words({std::bit_cast<std::uint64_t>(seconds), 0, 0, 0}));
                     break;
                 }
-                case Step::both: {
-                    HETERO_TRY(const double seconds, raw_.exchange(out_.front(), in_.front(), message, bytes));
-                    static_cast<void>(seconds);
+                case Step::both:
+                    HETERO_CHECK(raw_.exchange(out_.front(), in_.front(), message, bytes));
                     break;
-                }
                 default:
                     return fail(Errc::peer, "the other rank runs another survey");
             }
@@ -165,29 +163,39 @@ void add_links(const Pair& pair, int low, int high, std::vector<SurveyedLink>& l
 
 // What a rank has measured, as bytes for rank 0: all are of one program.
 std::vector<std::byte> packed(const std::vector<SurveyedLink>& links) {
-    std::vector<double> numbers;
+    ByteWriter out;
     for (const SurveyedLink& link : links) {
-        numbers.insert(numbers.end(), {static_cast<double>(link.from), static_cast<double>(link.to), link.latency_s,
-                                       link.both_ways_bytes_per_s, link.asymmetric ? 1.0 : 0.0,
-                                       static_cast<double>(link.sizes.size())});
-        for (const auto& [message_bytes, bytes_per_s] : link.sizes)
-            numbers.insert(numbers.end(), {static_cast<double>(message_bytes), bytes_per_s});
+        out.number(static_cast<std::uint32_t>(link.from));
+        out.number(static_cast<std::uint32_t>(link.to));
+        out.f64(link.latency_s);
+        out.f64(link.both_ways_bytes_per_s);
+        out.number(static_cast<std::uint8_t>(link.asymmetric));
+        out.number(static_cast<std::uint32_t>(link.sizes.size()));
+        for (const auto& [message_bytes, bytes_per_s] : link.sizes) {
+            out.number(message_bytes);
+            out.f64(bytes_per_s);
+        }
     }
-    const auto bytes = std::as_bytes(std::span(numbers));
-    return {bytes.begin(), bytes.end()};
+    return out.take();
 }
 std::vector<SurveyedLink> unpacked(std::span<const std::byte> bytes) {
-    std::vector<double> numbers(bytes.size() / sizeof(double));
-    std::memcpy(numbers.data(), bytes.data(), numbers.size() * sizeof(double));
+    ByteReader in(bytes);
     std::vector<SurveyedLink> links;
-    for (std::size_t at = 0; at + 6 <= numbers.size();) {
-        const double* n = numbers.data() + at;
-        SurveyedLink link{static_cast<int>(n[0]), static_cast<int>(n[1]), n[2], {}, n[3], n[4] != 0};
-        const auto sizes = std::min(static_cast<std::size_t>(n[5]), (numbers.size() - at - 6) / 2);
-        for (std::size_t i = 0; i < sizes; ++i)
-            link.sizes.push_back({static_cast<std::uint64_t>(n[6 + 2 * i]), n[7 + 2 * i]});
+    while (in.left() > 0) {
+        SurveyedLink link;
+        link.from = static_cast<int>(in.number<std::uint32_t>());
+        link.to = static_cast<int>(in.number<std::uint32_t>());
+        link.latency_s = in.f64();
+        link.both_ways_bytes_per_s = in.f64();
+        link.asymmetric = in.flag();
+        const auto sizes = in.number<std::uint32_t>();
+        for (std::uint32_t i = 0; i < sizes && in.ok(); ++i) {
+            SurveyedLink::Size& size = link.sizes.emplace_back();
+            size.message_bytes = in.number<std::uint64_t>();
+            size.bytes_per_s = in.f64();
+        }
+        if (!in.ok()) break;
         links.push_back(std::move(link));
-        at += 6 + 2 * sizes;
     }
     return links;
 }
@@ -195,12 +203,7 @@ std::vector<SurveyedLink> unpacked(std::span<const std::byte> bytes) {
 }  // namespace
 
 Result<int> job_size() {
-    for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"}) {
-        const char* text = std::getenv(name);
-        int size = 0;
-        if (text != nullptr && std::from_chars(text, text + std::strlen(text), size).ec == std::errc{} && size > 0)
-            return size;
-    }
+    if (const auto size = launcher_number({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"}, 1)) return *size;
     return fail(Errc::usage, "a survey of links needs processes started by mpirun (or srun --mpi=pmix)");
 }
 

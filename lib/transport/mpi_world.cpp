@@ -23,8 +23,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The whole of timeout_s: most of it to notice, the rest to tell the others and leave.
-constexpr double notice_fraction = 0.6;
 constexpr double tell_s = 1.0;  // at most, after an error: until the peers have left too
 constexpr double linger_s =
     0.3;  // a rank that ends because of another lets that one end first: its status is the job's
@@ -91,11 +89,10 @@ Status MpiWorld::begin(const std::vector<int>& inputs, const std::vector<int>& o
         return fail(Errc::resource, "no thread for MPI: {}", e.what());
     }
     auto lock = g_world->gate_.enter();
-    g_world->gate_.wait_for(lock, notice_fraction * options.timeout_s + 0.2,
-                            [] { return g_world->phase_ != Phase::starting; });
+    g_world->gate_.wait_for(lock, notice_s(options) + 0.2, [] { return g_world->phase_ != Phase::starting; });
     if (g_world->phase_ == Phase::starting)
-        return fail(failure, "MPI did not start within {:.3g} s: {} (--timeout allows more time)",
-                    notice_fraction * options.timeout_s, hint);
+        return fail(failure, "MPI did not start within {:.3g} s: {} (--timeout allows more time)", notice_s(options),
+                    hint);
     if (g_world->start_error_) return tl::unexpected<Error>(*g_world->start_error_);
     return {};
 }
@@ -110,12 +107,12 @@ Status MpiWorld::await(MPI_Request& request, const char* what) const {
         int done = 0;
         HETERO_MPI_CHECK(MPI_Test(&request, &done, MPI_STATUS_IGNORE), what);
         if (done != 0) return {};
-        if (seconds_since(started_) > notice_fraction * options_.timeout_s)
+        if (seconds_since(started_) > notice_s(options_))
             return fail(
                 Errc::peer,
                 "the ranks did not meet within {:.3g} s ({}): is each of them a hetero tool with an mpi: endpoint or "
                 "--tp?",
-                notice_fraction * options_.timeout_s, what);
+                notice_s(options_), what);
         std::this_thread::sleep_for(std::chrono::microseconds(200));
     }
 }
@@ -191,7 +188,7 @@ LinkOptions MpiWorld::link_options(const Peer& peer, bool sending, std::uint64_t
     LinkOptions link;
     link.role = sending ? WireRole::sender : WireRole::receiver;
     link.peer = peer.port.empty() ? fmt::format("rank {}", peer.rank) : fmt::format("mpi-port:{}", peer.port);
-    link.silence_s = notice_fraction * options_.timeout_s;
+    link.silence_s = notice_s(options_);
     link.heartbeat_s = heartbeat_s(options_);
     link.session = session;
     return link;
@@ -221,6 +218,7 @@ Status MpiWorld::join(const std::string& port, bool sending, std::function<Resul
     auto peer = std::make_shared<Peer>();  // a job that is stuck may still use it
     HETERO_CHECK(run_job(
         [peer, meet = std::move(meet)]() -> Status {
+            HETERO_MPI_CHECK(MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
             HETERO_TRY(peer->control, meet());
             HETERO_MPI_CHECK(MPI_Comm_set_errhandler(peer->control, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
             HETERO_MPI_CHECK(MPI_Comm_dup(peer->control, &peer->data), "MPI_Comm_dup");

@@ -24,6 +24,9 @@
 
 namespace hetero::transport {
 
+// Of timeout_s: to notice that a peer is lost. The rest is for telling the others and leaving.
+[[nodiscard]] inline double notice_s(const TransportOptions& options) noexcept { return 0.6 * options.timeout_s; }
+
 class MpiWorld {
 public:
     struct Peer {

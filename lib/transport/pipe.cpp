@@ -24,15 +24,9 @@ constexpr std::size_t read_bytes = 1U << 20;
 std::string path_of(const FileDescriptor& file) { return fmt::format("/proc/self/fd/{}", file.get()); }
 
 Status write_all(int fd, std::span<const std::byte> bytes, const std::string& name) {
-    while (!bytes.empty()) {
-        const ssize_t n = ::write(fd, bytes.data(), bytes.size());
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0 && errno == EPIPE)
-            return fail(Errc::peer, "{}: the reader went away before the state was written", name);
-        if (n < 0) return fail(Errc::resource, "{}: {}", name, errno_text(errno));
-        bytes = bytes.subspan(static_cast<std::size_t>(n));
-    }
-    return {};
+    if (transport::write_all(fd, bytes)) return {};
+    if (errno == EPIPE) return fail(Errc::peer, "{}: the reader went away before the state was written", name);
+    return fail(Errc::resource, "{}: {}", name, errno_text(errno));
 }
 
 std::vector<std::string> spool_folders() {

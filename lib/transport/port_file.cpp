@@ -35,17 +35,10 @@ std::string read_up_to(int fd, std::size_t limit) {
     return text;
 }
 
-std::string read_small(const char* path) {
-    const int fd = ::open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return {};
-    std::string text = read_up_to(fd, 4096);
-    ::close(fd);
-    return text;
-}
-
 // "PID START": a number that is given again later has another start time. Empty: there is no such process.
 std::string process_text(long pid) {
-    const std::string stat = read_small(fmt::format("/proc/{}/stat", pid).c_str());
+    const FileDescriptor file(::open(fmt::format("/proc/{}/stat", pid).c_str(), O_RDONLY | O_CLOEXEC));
+    const std::string stat = file.valid() ? read_up_to(file.get(), 4096) : std::string();
     std::size_t at = stat.rfind(')');  // the name before it may hold anything
     if (at == std::string::npos) return {};
     for (int field = 2; field < 22 && at != std::string::npos; ++field) at = stat.find(' ', at + 1);
@@ -104,15 +97,14 @@ bool has_ended(const PortFile& file) {
 }
 
 Result<std::optional<PortFile>> read_any(const std::string& path) {
-    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) {
+    const FileDescriptor opened(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    if (!opened.valid()) {
         if (errno == ENOENT || errno == ESTALE) return std::optional<PortFile>{};
         return fail(open_errc(errno), "mpi-port:{}: cannot be opened: {}", path, errno_text(errno));
     }
     struct stat info {};
-    const bool regular = ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
-    const std::string text = regular ? read_up_to(fd, longest_file) : std::string();
-    ::close(fd);
+    const bool regular = ::fstat(opened.get(), &info) == 0 && S_ISREG(info.st_mode);
+    const std::string text = regular ? read_up_to(opened.get(), longest_file) : std::string();
     HETERO_TRY(PortFile file, decode_port_file(text, path));
     return std::optional(std::move(file));
 }
@@ -204,8 +196,9 @@ Result<PublishedPort> PublishedPort::publish(const std::string& path, PortFile f
     HETERO_CHECK(written.write(std::as_bytes(std::span(text))));
     PublishedPort port;
     port.path_ = path;
-    port.fd_ = ::fcntl(written.fd(), F_DUPFD_CLOEXEC, 0);
-    if (port.fd_ < 0) return fail(Errc::resource, "mpi-port:{}: cannot be kept open: {}", path, errno_text(errno));
+    port.file_ = FileDescriptor(::fcntl(written.fd(), F_DUPFD_CLOEXEC, 0));
+    if (!port.file_.valid())
+        return fail(Errc::resource, "mpi-port:{}: cannot be kept open: {}", path, errno_text(errno));
     HETERO_CHECK(written.publish());
     port.registration_ = io::Temporary::take(path, false);
     return port;
@@ -213,12 +206,11 @@ Result<PublishedPort> PublishedPort::publish(const std::string& path, PortFile f
 
 PublishedPort::PublishedPort(PublishedPort&& other) noexcept
     : path_(std::move(other.path_)),
-      fd_(std::exchange(other.fd_, -1)),
+      file_(std::move(other.file_)),
       registration_(std::exchange(other.registration_, nullptr)) {}
 
 PublishedPort::~PublishedPort() {
     if (registration_ != nullptr && !claimed()) release(true);
-    if (fd_ >= 0) ::close(fd_);
 }
 
 void PublishedPort::release(bool remove) noexcept {
@@ -229,13 +221,12 @@ void PublishedPort::release(bool remove) noexcept {
 bool PublishedPort::claimed() noexcept {
     if (registration_ == nullptr) return true;
     // By opening it: file systems of a network look the name up again for that.
-    const int fd = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0 && errno != ENOENT && errno != ESTALE) return false;
+    const FileDescriptor opened(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    if (!opened.valid() && errno != ENOENT && errno != ESTALE) return false;
     struct stat there {
     }, own{};
-    const bool ours = fd >= 0 && ::fstat(fd, &there) == 0 && ::fstat(fd_, &own) == 0 && there.st_nlink > 0 &&
-                      there.st_dev == own.st_dev && there.st_ino == own.st_ino;
-    if (fd >= 0) ::close(fd);
+    const bool ours = opened.valid() && ::fstat(opened.get(), &there) == 0 && ::fstat(file_.get(), &own) == 0 &&
+                      there.st_nlink > 0 && there.st_dev == own.st_dev && there.st_ino == own.st_ino;
     if (!ours) release(false);
     return !ours;
 }

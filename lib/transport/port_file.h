@@ -8,6 +8,7 @@
 
 #include "base/result.h"
 #include "io/atomic_file.h"
+#include "transport/file_descriptor.h"
 
 namespace hetero::io {
 struct Temporary;
@@ -52,7 +53,7 @@ private:
     PublishedPort() = default;
     void release(bool remove) noexcept;
     std::string path_;
-    int fd_ = -1;                            // keeps its number in the file system from being given to another file
+    FileDescriptor file_;                    // keeps its number in the file system from being given to another file
     io::Temporary* registration_ = nullptr;  // a signal handler removes it too
 };
 

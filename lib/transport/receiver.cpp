@@ -91,7 +91,6 @@ Status Receiver::handle_offer(const Frame& frame) {
         }
     }
     header_ = std::move(offer.header);
-    header_.late_logits = offer.late_logits;
     state_key_ = offer.state_key;
     total_ = total_layers(header_);
     next_.emplace(header_);
@@ -110,27 +109,30 @@ Status Receiver::handle_offer(const Frame& frame) {
     }
     stage_ = Stage::offered;
     if (options_.decides) return {};
-    std::vector<std::shared_ptr<kv::Layer>> buffers;
-    for (std::uint64_t i = 0; i < first; ++i) {
-        auto buffer = options_.layers->take(header_, i / header_.identity.n_layers, i % header_.identity.n_layers);
-        if (!buffer) {
-            reject(buffer.error());
-            return {};
-        }
-        buffers.push_back(std::move(*buffer));
+    if (auto buffers = first_buffers()) {
+        accept(std::move(*buffers), {});
+    } else {
+        reject(buffers.error());
     }
-    accept(std::move(buffers), {});
     return {};
+}
+
+Result<std::vector<std::shared_ptr<kv::Layer>>> Receiver::first_buffers() {
+    std::vector<std::shared_ptr<kv::Layer>> buffers;
+    for (std::uint64_t i = 0; i < first_layers_; ++i) {
+        HETERO_TRY(buffers.emplace_back(),
+                   options_.layers->take(header_, i / header_.identity.n_layers, i % header_.identity.n_layers));
+    }
+    return buffers;
 }
 
 void Receiver::accept(std::vector<std::shared_ptr<kv::Layer>> buffers, std::vector<HeldPieces> held) {
     if (error()) return;
     if (version_ < 3) held.clear();
-    for (auto& buffer : buffers) buffers_.push_back({std::move(buffer), {}, false});
+    for (auto& buffer : buffers) buffers_.push_back({std::move(buffer), {}});
     granted_ = buffers_.size();
     stage_ = Stage::receiving;
     post_places();
-    mark_complete(next_->done() ? total_ : next_->place().layer_index);
     link_->post(FrameKind::accept, encode(Accept{granted_, held}, version_));
     held_.assign(std::make_move_iterator(held.begin()), std::make_move_iterator(held.end()));
 }
@@ -149,9 +151,8 @@ Receiver::Buffer* Receiver::buffer_of(std::uint64_t layer_index) noexcept {
     return &buffers_[static_cast<std::size_t>(layer_index - taken_)];
 }
 
-void Receiver::mark_complete(std::uint64_t before_layer) noexcept {
-    for (std::uint64_t i = taken_; i < std::min(before_layer, granted_); ++i) buffer_of(i)->complete = true;
-}
+// All pieces before the next one have come.
+std::uint64_t Receiver::complete_layers() const noexcept { return next_->done() ? total_ : next_->place().layer_index; }
 
 void Receiver::expect(const ChunkPlace& place) {
     Buffer* buffer = buffer_of(place.layer_index);
@@ -178,7 +179,6 @@ Status Receiver::handle_chunk(const Frame& frame) {
                     frame.header.chunk, frame.header.layer, frame.header.sequence, frame.header.length, place.chunk,
                     place.layer, place.sequence, place.length);
     take_piece(place, frame.header.payload_crc);
-    mark_complete(next_->done() ? total_ : next_->place().layer_index);
     post_places();
     return {};
 }
@@ -189,7 +189,7 @@ void Receiver::take_piece(const ChunkPlace& place, std::uint32_t crc) {
     posted_.pop_front();
     if (times_.begun() == place.layer_index) times_.layer_begins(now_);
     next_->advance();
-    times_.layers_end(next_->done() ? total_ : next_->place().layer_index, now_);
+    times_.layers_end(complete_layers(), now_);
 }
 
 // What the sender leaves out has to be held, and its layer granted.
@@ -207,7 +207,6 @@ Status Receiver::handle_keep(const Frame& frame) {
         kept_bytes_ += place.length;
         take_piece(place, held_.front().crcs[place.piece - held_.front().first]);
     }
-    mark_complete(next_->done() ? total_ : next_->place().layer_index);
     post_places();
     return {};
 }
@@ -217,19 +216,18 @@ Status Receiver::handle_commit(const Frame& frame) {
         return fail(Errc::peer, "COMMIT before layer {} of sequence {} was complete", next_->place().layer,
                     next_->place().sequence);
     HETERO_TRY(Commit commit, decode_commit(frame.payload, header_.late_logits ? header_.sequences.size() : 0));
-    for (std::size_t i = 0; i < commit.logits.size(); ++i) {
-        header_.sequences[i].logits = std::move(commit.logits[i]);
-        if (commit.pending_tokens[i] >= 0) header_.sequences[i].pending_token = commit.pending_tokens[i];
+    const Digest root = commit.root;
+    if (header_.late_logits) {
+        take_late(std::move(commit), header_);
+        if (const Status checked = kv::check_header(header_); !checked)
+            return fail(Errc::peer, "COMMIT: {}", checked.error().message);
     }
-    if (const Status checked = header_.late_logits ? kv::check_header(header_) : Status{}; !checked)
-        return fail(Errc::peer, "COMMIT: {}", checked.error().message);
-    header_.late_logits = false;
-    root_ = commit.root;
+    root_ = root;
     stage_ = Stage::complete;
     return {};
 }
 
-bool Receiver::layer_ready() const noexcept { return !buffers_.empty() && buffers_.front().complete; }
+bool Receiver::layer_ready() const noexcept { return !buffers_.empty() && taken_ < complete_layers(); }
 
 ReceivedLayer Receiver::take_layer() {
     Buffer buffer = std::move(buffers_.front());
@@ -250,10 +248,9 @@ bool Receiver::wants_buffer() const noexcept {
 
 void Receiver::grant(std::shared_ptr<kv::Layer> buffer) {
     if (error()) return;
-    buffers_.push_back({std::move(buffer), {}, false});
+    buffers_.push_back({std::move(buffer), {}});
     ++granted_;
     post_places();
-    mark_complete(next_->done() ? total_ : next_->place().layer_index);
     link_->post(FrameKind::credit, encode_credit(granted_));
 }
 

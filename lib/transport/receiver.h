@@ -35,11 +35,11 @@ public:
     void open(ReceiverOptions options);
     bool step(TimePoint now);
 
-    // With `decides`: an offer is there, and accept() has to follow with buffers for its first layers. Where pieces are
-    // held, the buffers have their bytes.
+    // With `decides`: an offer is there, and accept() has to follow with the buffers for its first layers. Where pieces
+    // are held, the buffers have their bytes.
     [[nodiscard]] bool offered() const noexcept { return stage_ == Stage::offered; }
     [[nodiscard]] const Digest& state_key() const noexcept { return state_key_; }  // zeros: none
-    [[nodiscard]] std::uint64_t first_layers() const noexcept { return first_layers_; }
+    Result<std::vector<std::shared_ptr<kv::Layer>>> first_buffers();               // needs no lock, and takes its time
     void accept(std::vector<std::shared_ptr<kv::Layer>> buffers, std::vector<HeldPieces> held);
     void reject(const Error& reason);
     [[nodiscard]] std::uint64_t kept_bytes() const noexcept { return kept_bytes_; }  // that the sender left out
@@ -72,7 +72,6 @@ private:
     struct Buffer {
         std::shared_ptr<kv::Layer> layer;
         kv::LayerChecksums checksums;
-        bool complete = false;
     };
     void handle(const Frame& frame);
     Status handle_checked(const Frame& frame);
@@ -84,7 +83,7 @@ private:
     void post_places();
     void expect(const ChunkPlace& place);
     [[nodiscard]] Buffer* buffer_of(std::uint64_t layer_index) noexcept;
-    void mark_complete(std::uint64_t before_layer) noexcept;
+    [[nodiscard]] std::uint64_t complete_layers() const noexcept;
 
     Link* link_;
     ReceiverOptions options_;

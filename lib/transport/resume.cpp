@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
@@ -20,16 +19,6 @@
 
 namespace hetero::transport {
 namespace {
-
-bool write_all(int fd, std::span<const std::byte> bytes) {
-    while (!bytes.empty()) {
-        const ssize_t n = ::write(fd, bytes.data(), bytes.size());
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return false;
-        bytes = bytes.subspan(static_cast<std::size_t>(n));
-    }
-    return true;
-}
 
 // Writes the journal of a file that is being written, in a thread of its own: first the layers' bytes have to be on the
 // disk, then the journal may say so. A journal that cannot be written is no error of the transfer.
@@ -88,9 +77,11 @@ public:
     // What has been added so far is made safe; false: nothing is, and the file is of no use to a later transfer.
     bool finish() {
         stop();
-        if (!failed_ && pending_layers_ != 0) flush();
-        if (!failed_ && safe_layers_ != 0) return true;
-        return false;
+        if (!failed_ && pending_layers_ != 0) {
+            std::unique_lock lock(mutex_);
+            flush(lock);
+        }
+        return !failed_ && safe_layers_ != 0;
     }
     // Before the file gets its name.
     void stop() noexcept {
@@ -127,10 +118,6 @@ private:
         }
     }
 
-    void flush() {
-        std::unique_lock lock(mutex_);
-        flush(lock);
-    }
     void flush(std::unique_lock<std::mutex>& lock) {
         const std::vector<std::byte> records = std::exchange(pending_, {});
         const std::uint64_t layers = std::exchange(pending_layers_, 0);
@@ -249,16 +236,11 @@ std::vector<HeldPieces> Resume::look_for(const kv::Header& header, const Digest&
     }
     if (!found_) return {};
     HeldPieces held;
-    std::array<std::array<std::size_t, std::size(kv::part_arrays)>, 2> taken{};  // of the layer's tables
-    std::uint64_t layer_index = 0;
     for (ChunkWalk walk(header); !walk.done() && walk.place().layer_index < found_->layers().size(); walk.advance()) {
         const ChunkPlace& place = walk.place();
-        if (place.layer_index != layer_index) taken = {};
-        layer_index = place.layer_index;
-        const kv::LayerChecksums& checksums = found_->layers()[layer_index].checksums;
-        const kv::PartChecksums& part = place.part == kv::PartId::k ? checksums.k : checksums.v;
-        const std::size_t number = taken[static_cast<std::size_t>(place.part)][static_cast<std::size_t>(place.array)]++;
-        held.crcs.push_back(array_of(part, place.array)[number]);
+        const kv::LayerChecksums& checksums = found_->layers()[place.layer_index].checksums;
+        held.crcs.push_back(
+            array_of(place.part == kv::PartId::k ? checksums.k : checksums.v, place.array)[place.chunk]);
     }
     if (held.crcs.empty()) return {};
     log::info("{}: goes on with {} of {} layers from an earlier transfer", path_, found_->layers().size(),

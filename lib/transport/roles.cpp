@@ -53,8 +53,7 @@ Status check_order(const std::vector<Roles>& all) {
         if (unread[static_cast<std::size_t>(rank)] > 0)
             return fail(Errc::usage,
                         "rank {} reads {} and writes {}: what it reads comes out of a ring of ranks, so none can begin",
-                        rank, inputs_text(all[static_cast<std::size_t>(rank)]),
-                        outputs_text(all[static_cast<std::size_t>(rank)]));
+                        rank, inputs_text(at(all, rank)), outputs_text(at(all, rank)));
     }
     return {};
 }
@@ -66,11 +65,11 @@ bool same_part(const Roles& a, const Roles& b) {
 // Ranks [first, first + size) of one part, of which `rank` is one.
 GroupRanks part_of(const std::vector<Roles>& all, int rank) {
     const auto size = static_cast<int>(all.size());
-    const Roles& own = all[static_cast<std::size_t>(rank)];
+    const Roles& own = at(all, rank);
     GroupRanks ranks{rank, 1};
-    while (ranks.first > 0 && same_part(all[static_cast<std::size_t>(ranks.first - 1)], own)) --ranks.first;
+    while (ranks.first > 0 && same_part(at(all, ranks.first - 1), own)) --ranks.first;
     int end = rank + 1;
-    while (end < size && same_part(all[static_cast<std::size_t>(end)], own)) ++end;
+    while (end < size && same_part(at(all, end), own)) ++end;
     ranks.size = end - ranks.first;
     return ranks;
 }
@@ -78,8 +77,8 @@ GroupRanks part_of(const std::vector<Roles>& all, int rank) {
 Status check_groups(const std::vector<Roles>& all) {
     for (int rank = 0; rank < static_cast<int>(all.size()); ++rank) {
         const GroupRanks part = part_of(all, rank);
-        const std::int32_t tp = all[static_cast<std::size_t>(rank)].group_size;
-        const std::int32_t first_tp = all[static_cast<std::size_t>(part.first)].group_size;
+        const std::int32_t tp = at(all, rank).group_size;
+        const std::int32_t first_tp = at(all, part.first).group_size;
         if (tp != first_tp)
             return fail(Errc::usage, "rank {} has --tp {}, but rank {} of the same part of the job has --tp {}", rank,
                         tp, part.first, first_tp);
@@ -187,14 +186,14 @@ std::vector<int> peers_of(const std::vector<Roles>& all, int rank, bool reads) {
 }
 
 GroupRanks group_of(const std::vector<Roles>& all, int rank) {
-    if (all[static_cast<std::size_t>(rank)].group_size <= 1) return {rank, 1};
+    if (at(all, rank).group_size <= 1) return {rank, 1};
     return part_of(all, rank);
 }
 
 Status settle_roles(std::vector<Roles>& all) {
     const int size = static_cast<int>(all.size());
     for (int rank = 0; rank < size; ++rank) {
-        const Roles& roles = all[static_cast<std::size_t>(rank)];
+        const Roles& roles = at(all, rank);
         if (roles.magic != Roles{}.magic || roles.version != roles_version)
             return fail(Errc::peer, "rank {} is not a hetero tool of this version", rank);
     }
@@ -206,7 +205,7 @@ Status settle_roles(std::vector<Roles>& all) {
         std::fill(std::begin(roles.outputs), std::end(roles.outputs), -1);
     }
     for (int rank = 0; rank < size; ++rank) {
-        const Roles& roles = all[static_cast<std::size_t>(rank)];
+        const Roles& roles = at(all, rank);
         for (const bool reads : {true, false}) {
             if (of_shards(roles, reads)) {
                 HETERO_CHECK(check_shards(all, rank, reads));
@@ -225,7 +224,7 @@ Status settle_roles(std::vector<Roles>& all) {
                 if (const int first = group_of(all, peer).first; first != peer)
                     return fail(Errc::usage, "rank {} {} mpi:{}, which computes with others: name their first, mpi:{}",
                                 rank, verb, peer, first);
-                const Roles& other = all[static_cast<std::size_t>(peer)];
+                const Roles& other = at(all, peer);
                 if (!names(ranks_of(other, !reads), rank))
                     return fail(Errc::usage, "rank {} {} mpi:{}, but rank {} {} {}", rank, verb, peer, peer,
                                 reads ? "writes" : "reads", list(ranks_of(other, !reads), count_of(other, !reads)));

@@ -20,14 +20,14 @@ Result<std::vector<std::byte>> encode_checked(const Offer& offer, std::uint16_t 
 
 Result<std::vector<std::byte>> encode_offer(const kv::Header& header) {
     const Offer offer{header.payload_bytes(), header};
-    return encode_checked(offer, protocol_version_of(offer));
+    return encode_checked(offer, protocol_version_of(header));
 }
 
 Status Sender::begin(const kv::Header& header, OfferOptions options) {
     if (stage_ != Stage::idle) return fail(Errc::internal, "a state is being sent already");
-    offer_ = Offer{header.payload_bytes(), header, options.late_logits};
+    offer_ = Offer{header.payload_bytes(), header};
     if (options.resumable) offer_.state_key = state_key(header);
-    lowest_version_ = protocol_version_of(offer_);
+    lowest_version_ = protocol_version_of(header);
     highest_version_ = options.resumable ? max_protocol_version : lowest_version_;
     HETERO_CHECK(encode_checked(offer_, highest_version_));  // before anything is said
     total_layers_ = total_layers(header);
@@ -179,12 +179,11 @@ void Sender::look_at_layers() {
         times_.layers_end(given_.front().first + 1, now_);
 }
 
-void Sender::commit(const Digest& root, std::vector<std::vector<float>> late_logits,
-                    std::vector<std::int32_t> late_pending) {
+void Sender::commit(const Commit& commit) {
     tell_kept();
-    root_ = root;
+    root_ = commit.root;
     times_.commit_begins(now_);
-    link_->post(FrameKind::commit, encode(Commit{root, std::move(late_logits), std::move(late_pending)}));
+    link_->post(FrameKind::commit, encode(commit));
     stage_ = Stage::committing;
 }
 

@@ -17,8 +17,7 @@ inline constexpr std::uint64_t send_window_bytes = 16ULL << 20;  // unacknowledg
 inline constexpr std::uint64_t send_window_pieces = 256;         // likewise, those to keep counted
 
 struct OfferOptions {
-    bool late_logits = false;  // the header has none: commit() brings them
-    bool resumable = false;    // the receiver may hold some of the state: keep() what it does
+    bool resumable = false;  // the receiver may hold some of the state: keep() what it does
 };
 
 // OFFER of a header that is checked and has tokens_per_chunk, in its lowest version. What the wire format has no room
@@ -30,7 +29,7 @@ public:
     // At most so many bytes a second on the link, of whatever kind; 0: no limit.
     explicit Sender(Link& link, std::uint64_t max_bytes_per_s = 0) : link_(&link), bucket_(max_bytes_per_s) {}
 
-    // Offers a state: the header is checked and has tokens_per_chunk.
+    // Offers a state: the header is checked and has tokens_per_chunk; logits that come late are commit()'s.
     Status begin(const kv::Header& header, OfferOptions options = {});
     bool step(TimePoint now);
 
@@ -48,8 +47,7 @@ public:
     // In place of send(), where the receiver holds the same bytes.
     void keep(const ChunkPlace& place);
     [[nodiscard]] std::uint64_t kept_bytes() const noexcept { return kept_bytes_; }
-    void commit(const Digest& root, std::vector<std::vector<float>> late_logits = {},
-                std::vector<std::int32_t> late_pending = {});
+    void commit(const Commit& commit);
     // For times(): a layer is there to be sent; all its pieces have been given to send() or keep().
     void layer_begins(TimePoint now) { times_.layer_begins(now); }
     void layer_given(std::uint64_t layer_index) { given_.emplace_back(layer_index, pieces_); }

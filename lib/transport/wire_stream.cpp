@@ -77,11 +77,11 @@ public:
         if (!walk_ || !walk_->done()) return fail(Errc::internal, "{}: committed before the last layer", name_);
         if (header_.late_logits) return fail(Errc::internal, "{}: committed before the logits", name_);
         const Digest root = kv::root_digest(header_, tables_);
-        Commit late = late_ ? commit_of(root, header_) : Commit{};
+        const Commit last = late_ ? commit_of(root, header_) : Commit{root, {}, {}};
         auto lock = gate_->enter();
         gate_->wait(lock, [&] { return sender_->may_commit() || sender_->error(); });
         HETERO_CHECK(failure());
-        sender_->commit(root, std::move(late.logits), std::move(late.pending_tokens));
+        sender_->commit(last);
         gate_->nudge();
         gate_->wait(lock, [&] { return sender_->committed() || sender_->error(); });
         if (!sender_->committed()) return failure();
@@ -107,7 +107,7 @@ private:
         tables_.assign(header_.sequences.size(), std::vector<kv::LayerChecksums>(header_.identity.n_layers));
         auto lock = gate_->enter();
         HETERO_CHECK(failure());
-        HETERO_CHECK(sender_->begin(header_, {.late_logits = header_.late_logits, .resumable = checksums_}));
+        HETERO_CHECK(sender_->begin(header_, {.resumable = checksums_}));
         gate_->nudge();
         gate_->wait(lock, [&] { return sender_->accepted() || sender_->error(); });
         return failure();
@@ -296,14 +296,8 @@ private:
 
 // The first layers, with what an earlier transfer has of them. The lock is not held: it takes as long as reading that.
 Result<std::vector<std::shared_ptr<kv::Layer>>> first_buffers(Receiver& receiver, Resume& resume) {
-    const kv::Header& header = receiver.header();
-    std::vector<std::shared_ptr<kv::Layer>> buffers;
-    for (std::uint64_t i = 0; i < receiver.first_layers(); ++i) {
-        HETERO_TRY(auto buffer,
-                   receiver.layers().take(header, i / header.identity.n_layers, i % header.identity.n_layers));
-        HETERO_CHECK(resume.fill(i, *buffer));
-        buffers.push_back(std::move(buffer));
-    }
+    HETERO_TRY(auto buffers, receiver.first_buffers());
+    for (std::size_t i = 0; i < buffers.size(); ++i) HETERO_CHECK(resume.fill(i, *buffers[i]));
     return buffers;
 }
 

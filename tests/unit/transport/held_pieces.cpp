@@ -16,15 +16,16 @@ std::uint64_t bytes_in(const kv::Header& header, const Ranges& ranges) {
     return bytes;
 }
 
-// One frame from the sender's side, in turn.
-void inject(Transfer& transfer, FrameKind kind, std::uint32_t seq, std::vector<std::byte> payload) {
+// One frame from a side, in turn, to the other one.
+void inject(Transfer& transfer, int side, FrameKind kind, std::uint32_t seq, std::vector<std::byte> payload) {
     FrameHeader header;
     header.kind = kind;
     header.session = 0xABCDEF;
     header.seq = seq;
     header.length = payload.size();
     header.payload_crc = crc32c(payload);
-    transfer.pair().inject(0, encode_frame(header), std::move(payload));
+    transfer.pair().inject(side, encode_frame(header), std::move(payload));
+    for (int i = 0; i < 3; ++i) transfer.tick_one(1 - side);
 }
 
 }  // namespace
@@ -112,8 +113,8 @@ TEST_CASE("logits that come with COMMIT") {
     const kv::State whole = make_state();
     kv::State state = make_state();
     for (kv::Sequence& sequence : state.header.sequences) sequence.logits.clear();
+    state.header.late_logits = true;
     Transfer transfer(state, 1);
-    transfer.offer.late_logits = true;
     SUBCASE("arrive, and the root covers them") {
         for (const kv::Sequence& sequence : whole.header.sequences) transfer.late_logits.push_back(sequence.logits);
         transfer.run();
@@ -149,11 +150,9 @@ TEST_CASE("KEEP of what is not held, not granted, beyond the end, or in version 
         Hello hello;
         hello.min_version = hello.max_version = version;
         hello.compat_hash = kv::compat_hash(state.header.identity);
-        inject(transfer, FrameKind::hello, 0, encode(hello));
-        inject(transfer, FrameKind::offer, 1, encode(Offer{state.header.payload_bytes(), state.header}, version));
-        for (int i = 0; i < 3; ++i) transfer.tick_one(1);
-        inject(transfer, FrameKind::keep, 2, encode_keep(pieces));
-        for (int i = 0; i < 3; ++i) transfer.tick_one(1);
+        inject(transfer, 0, FrameKind::hello, 0, encode(hello));
+        inject(transfer, 0, FrameKind::offer, 1, encode(Offer{state.header.payload_bytes(), state.header}, version));
+        inject(transfer, 0, FrameKind::keep, 2, encode_keep(pieces));
         return transfer.receiver().error() ? transfer.receiver().error()->message : std::string();
     };
     CHECK(meets(3, 3, false).empty());
@@ -174,19 +173,9 @@ TEST_CASE("versions meet: the highest that both name, and nothing held before 3"
         Hello answer;
         answer.role = WireRole::receiver;
         answer.max_version = highest;
-        const auto reply = [&](FrameKind kind, std::uint32_t seq, std::vector<std::byte> payload) {
-            FrameHeader header;
-            header.kind = kind;
-            header.session = 0xABCDEF;
-            header.seq = seq;
-            header.length = payload.size();
-            header.payload_crc = crc32c(payload);
-            transfer.pair().inject(1, encode_frame(header), std::move(payload));
-            for (int i = 0; i < 3; ++i) transfer.tick_one(0);
-        };
-        reply(FrameKind::hello_ack, 0, encode(answer));
+        inject(transfer, 1, FrameKind::hello_ack, 0, encode(answer));
         const auto version = std::min<std::uint16_t>(highest, 3);
-        reply(FrameKind::accept, 1, encode(Accept{6, {{0, {1}}}}, version));
+        inject(transfer, 1, FrameKind::accept, 1, encode(Accept{6, {{0, {1}}}}, version));
         REQUIRE_MESSAGE(!transfer.sender().error(), transfer.sender().error()->message);
         CHECK(transfer.sender().accepted());
         CHECK(transfer.sender().held(0).has_value() == (version == 3));

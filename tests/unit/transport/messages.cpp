@@ -199,24 +199,24 @@ TEST_CASE("HELLO of a later version may be longer") {
 
 TEST_CASE("an OFFER of version 3 says when logits come, and which state it is") {
     Offer offer = example_offer();
-    CHECK(protocol_version_of(offer) == 1);
+    CHECK(protocol_version_of(offer.header) == 1);
     offer.state_key[0] = 0x5A;
     offer.state_key[31] = 0xA5;
-    CHECK(protocol_version_of(offer) == 1);  // an earlier peer does without
+    CHECK(protocol_version_of(offer.header) == 1);  // an earlier peer does without
     CHECK(encode(offer) == encode(example_offer()));
     const auto with_logits = encode(offer, 3);
     const auto kept = decode_offer(with_logits, 3);
     REQUIRE_MESSAGE(kept, kept.error().message);
-    CHECK_FALSE(kept->late_logits);
+    CHECK_FALSE(kept->header.late_logits);
     CHECK(kept->state_key == offer.state_key);
     CHECK(kept->header.sequences[0].logits == offer.header.sequences[0].logits);
     for (kv::Sequence& sequence : offer.header.sequences) sequence.logits.clear();
-    offer.late_logits = true;
-    CHECK(protocol_version_of(offer) == 3);
+    offer.header.late_logits = true;
+    CHECK(protocol_version_of(offer.header) == 3);
     auto bytes = encode(offer, 3);
     const auto decoded = decode_offer(bytes, 3);
     REQUIRE_MESSAGE(decoded, decoded.error().message);
-    CHECK(decoded->late_logits);
+    CHECK(decoded->header.late_logits);
     CHECK(decoded->state_key == offer.state_key);
     CHECK(encode(*decoded, 3) == bytes);
 

@@ -110,7 +110,7 @@ private:
             for (std::size_t i = 0; i < late_logits.size(); ++i) header.sequences[i].logits = late_logits[i];
             for (std::size_t i = 0; i < late_pending.size(); ++i)
                 if (late_pending[i] >= 0) header.sequences[i].pending_token = late_pending[i];
-            sender_.commit(kv::root_digest(header, tables_), late_logits, late_pending);
+            sender_.commit({kv::root_digest(header, tables_), late_logits, late_pending});
         }
     }
 
@@ -165,14 +165,9 @@ private:
     }
 
     void accept() {
-        std::vector<std::shared_ptr<kv::Layer>> buffers;
-        const std::size_t n = receiver_.header().identity.n_layers;
-        for (std::uint64_t i = 0; i < receiver_.first_layers(); ++i) {
-            auto buffer = allocate_layer(receiver_.header(), i / n, i % n);
-            REQUIRE(buffer);
-            fill_held(i, **buffer);
-            buffers.push_back(std::move(*buffer));
-        }
+        auto buffers = receiver_.first_buffers();
+        REQUIRE(buffers);
+        for (std::size_t i = 0; i < buffers->size(); ++i) fill_held(i, *(*buffers)[i]);
         std::vector<HeldPieces> held;
         for (const auto& [first, count] : held_ranges_) held.push_back({first, {}});
         for (ChunkWalk walk(receiver_.header()); !walk.done(); walk.advance()) {
@@ -182,7 +177,7 @@ private:
                 if (place.piece >= held[i].first && place.piece - held[i].first < held_ranges_[i].second)
                     held[i].crcs.push_back(crc32c(std::span(from.bytes).subspan(place.offset, place.length)));
         }
-        receiver_.accept(std::move(buffers), std::move(held));
+        receiver_.accept(std::move(*buffers), std::move(held));
     }
 
     const kv::State* state_;

@@ -120,7 +120,7 @@ DeploymentPlan plan_of(const Problem& problem, const Candidate& candidate, const
     plan.model = problem.shape.name;
     const auto stage = [&](const Group& group) {
         const Side& side = problem.sides[group.side];
-        const auto devices = static_cast<std::uint32_t>(std::max(side.device.count, 1));
+        const std::uint32_t devices = side.devices_each();
         return DeploymentPlan::Stage{side.name, group.dtype, (group.tp * group.instances + devices - 1) / devices,
                                      group.instances, group.tp};
     };

@@ -216,15 +216,7 @@ TEST_CASE("break-even of quantizing for the link") {
     const auto quantized = [](double ratio, double codec_gb_per_s, double link_gb_per_s) {
         Problem p = problem(llama3_70b, {side("g", measured(gpu("G", 500, 2000, 200)), 2)}, 256, 16, link_gb_per_s);
         p.simulated_requests = 1;
-        KvFormat small = p.formats[0];
-        small.name = small.codec = "int8";
-        small.quantized = true;
-        small.bytes_per_token *= ratio;
-        p.formats.push_back(small);
-        hw::CodecRate codec;
-        codec.codec = "int8";
-        codec.encode_gb_per_s = codec.decode_gb_per_s = codec_gb_per_s;
-        p.sides[0].device.codecs.push_back(codec);
+        add_int8(p, ratio, codec_gb_per_s);
         double plain_s = 0, quantized_s = 0;
         for (const Candidate& candidate : must(search(p)).candidates) {
             if (!is_split(candidate.kind) || candidate.resident.quantized) continue;

@@ -16,6 +16,13 @@ tl::unexpected<Error> TomlReader::error_at(const TomlNode& at, std::string_view 
     return fail(Errc::bad_input, "{}:{}: {}", file_, at.line, message);
 }
 
+Status TomlReader::version(std::string_view key, std::uint64_t expected) const {
+    std::uint64_t found = 0;
+    HETERO_CHECK(count_up_to(key, found, 1ULL << 32));
+    if (found == expected) return {};
+    return fail(Errc::bad_input, "{}: {} of version {}; this program reads version {}", file_, path_, found, expected);
+}
+
 Status TomlReader::only(std::span<const std::string_view> known) const {
     const auto* entries = table_.as<TomlNode::Table>();
     if (entries == nullptr) return wrong("{} must be a table", path_);

@@ -27,6 +27,9 @@ public:
         return only(std::span(known.begin(), known.size()));
     }
 
+    // What the file says of itself; `expected` is the one that is read.
+    Status version(std::string_view key, std::uint64_t expected) const;
+
     [[nodiscard]] bool has(std::string_view key) const noexcept { return table_.find(key) != nullptr; }
     // Each fails where the key is absent, of another kind or out of range; `out` is then as it was.
     Status text(std::string_view key, std::string& out) const;

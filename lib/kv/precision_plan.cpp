@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t max_file_bytes = 4U << 20, max_layers = 4096, max_texts = 4096;
 constexpr std::uint64_t max_kept = 4096;  // sinks, window
-constexpr std::int64_t format_version = 1;
+constexpr std::uint64_t format_version = 1;
 
 using Reader = TomlReader;
 
@@ -106,12 +106,7 @@ void append_figures(std::string& out, std::string_view name, const std::optional
 Result<PrecisionPlan> parse_precision_plan(std::string_view text, const std::string& name) try {
     HETERO_TRY(const TomlNode document, parse_toml(text, name));
     const Reader root(document, name, "a precision plan");
-    std::int64_t version = 0;
-    HETERO_CHECK(root.count("precision_plan", version, 1ULL << 32));
-    if (version != format_version) {
-        return fail(Errc::bad_input, "{}: a precision plan of version {}; this program reads version {}", name, version,
-                    format_version);
-    }
+    HETERO_CHECK(root.version("precision_plan", format_version));
     HETERO_CHECK(root.only(
         {"precision_plan", "tool", "model", "precision", "texts", "calibration", "held_out", "floor", "gate"}));
     PrecisionPlan plan;

@@ -21,7 +21,7 @@ struct Built {
 
 // One instance of `tp` devices of a side.
 Built build(const Problem& problem, std::size_t index, sched::Role role, std::uint32_t tp, const std::string& dtype,
-            const KvFormat& resident, sched::Sharing sharing) {
+            const KvFormat& resident) {
     const Side& side = problem.sides[index];
     Built out;
     auto found = rates_of(side.device, problem.shape, dtype, resident.attention_dtype);
@@ -45,7 +45,6 @@ Built build(const Problem& problem, std::size_t index, sched::Role role, std::ui
     }
     const double prompt = problem.workload.prompt_tokens;
     out.worker.role = role;
-    out.worker.policy.sharing = sharing;
     out.worker.policy.max_sequences = problem.max_sequences;
     out.worker.policy.chunk_tokens = problem.chunk_tokens;
     out.worker.prefill = prefill_timing(problem.shape, rates, tp, prompt);
@@ -84,7 +83,7 @@ Built build(const Problem& problem, std::size_t index, sched::Role role, std::ui
 
 std::vector<std::uint32_t> degrees(const ModelShape& shape, const Side& side) {
     std::vector<std::uint32_t> out;
-    const auto count = static_cast<std::uint32_t>(std::max(side.device.count, 1));
+    const std::uint32_t count = side.devices_each();
     for (std::uint32_t tp = 1; tp <= count; ++tp) {
         // KV heads are divided evenly, or each is held by the same number of devices.
         const bool kv_heads_fit = shape.n_kv_heads % tp == 0 || tp % shape.n_kv_heads == 0;
@@ -120,7 +119,7 @@ void add_cost(const Problem& problem, Candidate& candidate) {
     bool known = true;
     for (std::size_t s = 0; s < devices.size(); ++s) {
         if (devices[s] == 0) continue;
-        const double machines = std::ceil(devices[s] / std::max(problem.sides[s].device.count, 1));
+        const double machines = std::ceil(devices[s] / problem.sides[s].devices_each());
         candidate.machines += static_cast<std::uint32_t>(machines);
         known = known && problem.sides[s].usd_per_hour.has_value();
         usd += machines * problem.sides[s].usd_per_hour.value_or(0);
@@ -140,9 +139,10 @@ void add_colocated(const Problem& problem, std::size_t s, SearchResult& out) {
         for (const KvFormat& resident : problem.formats) {
             if (resident.wire_only) continue;
             for (const std::uint32_t tp : degrees(problem.shape, side)) {
+                Built built = build(problem, s, sched::Role::both, tp, dtype, resident);
                 for (const auto sharing :
                      {sched::Sharing::prompts_first, sched::Sharing::chunked, sched::Sharing::time_sliced}) {
-                    const Built built = build(problem, s, sched::Role::both, tp, dtype, resident, sharing);
+                    built.worker.policy.sharing = sharing;
                     for (const std::uint32_t n : counts(side.devices() / tp)) {
                         Candidate candidate;
                         candidate.kind = sharing == sched::Sharing::time_sliced ? Kind::time_sliced : Kind::colocated;
@@ -171,8 +171,9 @@ void add_side_by_side(const Problem& problem, SearchResult& out) {
             const Side& side = problem.sides[s];
             for (const std::uint32_t tp : degrees(problem.shape, side)) {  // the smallest that fits
                 if (side.dtypes.empty()) break;
-                const Built built = build(problem, s, sched::Role::both, tp, side.dtypes.front(), resident, sharing);
+                Built built = build(problem, s, sched::Role::both, tp, side.dtypes.front(), resident);
                 if (!built.inadmissible.empty()) continue;
+                built.worker.policy.sharing = sharing;
                 add_group(candidate, {s, sched::Role::both, tp, side.devices() / tp, side.dtypes.front(), {}}, built);
                 break;
             }
@@ -237,6 +238,22 @@ void set_link(const Problem& problem, const LinkRates& rates, Candidate& candida
     link.convert_s_per_token = seconds;
 }
 
+// A pair of instances, one of each stage, in all the numbers that there are devices for.
+void add_numbers(const Problem& problem, const Candidate& pair, SearchResult& out) {
+    const Group &prefill = pair.groups[0], &decode = pair.groups[1];
+    const std::uint32_t from = problem.sides[prefill.side].devices(), to = problem.sides[decode.side].devices();
+    for (const std::uint32_t n_p : counts(from / prefill.tp)) {
+        const std::uint32_t left = prefill.side == decode.side ? from - n_p * prefill.tp : to;
+        for (const std::uint32_t n_d : counts(left / decode.tp)) {
+            Candidate candidate = pair;
+            candidate.groups[0].instances = n_p;
+            candidate.groups[1].instances = n_d;
+            finish(problem, std::move(candidate), out);
+            if (!pair.inadmissible.empty()) return;  // more of them do not help
+        }
+    }
+}
+
 void add_split(const Problem& problem, std::size_t p, std::size_t d, SearchResult& out) {
     const Side &from = problem.sides[p], &to = problem.sides[d];
     const bool same = p == d;
@@ -245,30 +262,19 @@ void add_split(const Problem& problem, std::size_t p, std::size_t d, SearchResul
             if (same && p_dtype != d_dtype) continue;
             for (const Forms& form : forms(problem)) {
                 for (const std::uint32_t p_tp : degrees(problem.shape, from)) {
-                    const Built prefill = build(problem, p, sched::Role::prefill, p_tp, p_dtype,
-                                                problem.formats.front(), sched::Sharing::prompts_first);
+                    const Built prefill =
+                        build(problem, p, sched::Role::prefill, p_tp, p_dtype, problem.formats.front());
                     for (const std::uint32_t d_tp : degrees(problem.shape, to)) {
-                        const Built decode = build(problem, d, sched::Role::decode, d_tp, d_dtype, *form.resident,
-                                                   sched::Sharing::prompts_first);
-                        bool stop = false;
-                        for (const std::uint32_t n_p : counts(from.devices() / p_tp)) {
-                            const std::uint32_t left =
-                                same ? from.devices() - std::min(from.devices(), n_p * p_tp) : to.devices();
-                            for (const std::uint32_t n_d : counts(left / d_tp)) {
-                                Candidate candidate;
-                                candidate.kind = same ? Kind::split : Kind::hetero_split;
-                                candidate.wire = *form.wire;
-                                candidate.resident = *form.resident;
-                                candidate.deployment.first_token = problem.first_token;
-                                add_group(candidate, {p, sched::Role::prefill, p_tp, n_p, p_dtype, {}}, prefill);
-                                add_group(candidate, {d, sched::Role::decode, d_tp, n_d, d_dtype, {}}, decode);
-                                set_link(problem, *problem.links[p][d], candidate, d_tp);
-                                stop = !candidate.inadmissible.empty();
-                                finish(problem, std::move(candidate), out);
-                                if (stop) break;
-                            }
-                            if (stop) break;
-                        }
+                        const Built decode = build(problem, d, sched::Role::decode, d_tp, d_dtype, *form.resident);
+                        Candidate pair;
+                        pair.kind = same ? Kind::split : Kind::hetero_split;
+                        pair.wire = *form.wire;
+                        pair.resident = *form.resident;
+                        pair.deployment.first_token = problem.first_token;
+                        add_group(pair, {p, sched::Role::prefill, p_tp, 1, p_dtype, {}}, prefill);
+                        add_group(pair, {d, sched::Role::decode, d_tp, 1, d_dtype, {}}, decode);
+                        set_link(problem, *problem.links[p][d], pair, d_tp);
+                        add_numbers(problem, pair, out);
                     }
                 }
             }

@@ -1,8 +1,6 @@
 #include "plan/cost.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 
 namespace hetero::plan {
 namespace {
@@ -11,10 +9,6 @@ namespace {
 double window_pairs(double n, double window) {
     if (window <= 0 || n <= window) return n * n;
     return window * window + 2 * (n - window) * window;
-}
-
-double flop_per_pair(const ModelShape& shape) {
-    return static_cast<double>(shape.n_heads) * shape.prefill_pair_dims;  // 2 flop a dim; half of the square is seen
 }
 
 // Two all-reduces a layer (https://arxiv.org/abs/1909.08053): seconds of `tokens` tokens, latency apart.
@@ -34,15 +28,6 @@ double weight_bytes(const ModelShape& shape, double bytes_per_weight) noexcept {
     return shape.stored_params * bytes_per_weight;
 }
 
-double prefill_flop(const ModelShape& shape, double prompt_tokens, double cached_tokens) noexcept {
-    const double full = shape.n_layers - shape.sliding_layers;
-    const double pairs =
-        full * (prompt_tokens * prompt_tokens - cached_tokens * cached_tokens) +
-        shape.sliding_layers * (window_pairs(prompt_tokens, shape.window) - window_pairs(cached_tokens, shape.window));
-    return 2 * shape.token_params() * (prompt_tokens - cached_tokens) + flop_per_pair(shape) * pairs +
-           2 * shape.head_params;
-}
-
 sched::PrefillTiming prefill_timing(const ModelShape& shape, const StageRates& rates, std::uint32_t tp,
                                     double typical_tokens) {
     sched::PrefillTiming timing;
@@ -51,7 +36,9 @@ sched::PrefillTiming prefill_timing(const ModelShape& shape, const StageRates& r
                         2 * shape.head_params / (devices * rates.product_flop_per_s);
     timing.per_token_s =
         2 * shape.token_params() / (devices * rates.product_flop_per_s) + exchange_s(shape, rates, tp, 1);
-    const double pair_s = flop_per_pair(shape) / (devices * rates.attention_flop_per_s);
+    // 2 flop a dim, half of the square is seen.
+    const double flop_per_pair = static_cast<double>(shape.n_heads) * shape.prefill_pair_dims;
+    const double pair_s = flop_per_pair / (devices * rates.attention_flop_per_s);
     double layers = shape.n_layers;
     if (shape.window > 0 && typical_tokens > 0) {
         const double seen = window_pairs(typical_tokens, shape.window) / (typical_tokens * typical_tokens);
@@ -84,37 +71,6 @@ sched::DecodeTiming decode_timing(const ModelShape& shape, const StageRates& rat
     return timing;
 }
 
-double mean_ttft_s(double service_s, double rate_per_s) noexcept {
-    const double load = service_s * rate_per_s;
-    if (load >= 1) return std::numeric_limits<double>::infinity();
-    return service_s + load * service_s / (2 * (1 - load));
-}
-
-SteadyDecode steady_decode(const sched::DecodeTiming& timing, double context_tokens, double rate_per_s,
-                           double output_tokens, double max_batch) noexcept {
-    // The batch that a step of batch B would bring about is lambda o T(B). T grows with B, so the smallest fixed point
-    // is found from below.
-    const auto step_s = [&](double batch) {
-        const auto whole = static_cast<std::size_t>(std::max(1.0, std::ceil(batch)));
-        return timing.seconds(whole, std::max(1.0, batch) * context_tokens);
-    };
-    SteadyDecode out;
-    double batch = 0;
-    for (int i = 0; i < 10'000; ++i) {
-        const double next = rate_per_s * output_tokens * step_s(batch);
-        if (next > max_batch) {
-            out.saturated = true;
-            batch = max_batch;
-            break;
-        }
-        if (std::fabs(next - batch) <= 1e-9 * std::max(1.0, next)) break;
-        batch = next;
-    }
-    out.batch = batch;
-    out.step_s = step_s(batch);
-    return out;
-}
-
-double reuse_bytes_per_s(double kv_bytes, double prefill_s) noexcept { return kv_bytes / prefill_s; }
+double prefill_kv_bytes_per_s(double kv_bytes, double prefill_s) noexcept { return kv_bytes / prefill_s; }
 
 }  // namespace hetero::plan

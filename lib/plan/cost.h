@@ -26,32 +26,16 @@ struct StageRates {
 
 // Bytes of weights on all devices of an instance together.
 [[nodiscard]] double weight_bytes(const ModelShape& shape, double bytes_per_weight) noexcept;
-// FLOP of the prompt's tokens [cached, prompt): 2 N_lin (n - p) + L n_q dims (n^2 - p^2) + 2 d V, layers with a window
-// by what they see.
-[[nodiscard]] double prefill_flop(const ModelShape& shape, double prompt_tokens, double cached_tokens) noexcept;
-
-// For prompts of about `typical_tokens`, which decides how far windows reach.
+// Of the prompt's tokens [p, n), 2 N_lin (n - p) + L n_q dims (n^2 - p^2) + 2 d V FLOP; layers with a window by what
+// they see in prompts of about `typical_tokens`.
 [[nodiscard]] sched::PrefillTiming prefill_timing(const ModelShape& shape, const StageRates& rates, std::uint32_t tp,
                                                   double typical_tokens);
 // `kv_bytes_per_token`: one copy, as resident; for batches of up to `max_batch` sequences.
 [[nodiscard]] sched::DecodeTiming decode_timing(const ModelShape& shape, const StageRates& rates, std::uint32_t tp,
                                                 double kv_bytes_per_token, std::uint32_t max_batch);
 
-// Mean time to first token of prompts that take `service_s` each and arrive at random, `rate_per_s` of them, on one
-// instance (M/D/1; DistServe, https://arxiv.org/abs/2401.09670, eq. 1). Infinite where they come faster than that.
-[[nodiscard]] double mean_ttft_s(double service_s, double rate_per_s) noexcept;
-
-// Sequences that decode at the same time where `rate_per_s` requests of `output_tokens` arrive (Little's law), on one
-// instance, with the step that they then take. Where they come faster than `max_batch` sequences leave, that batch.
-struct SteadyDecode {
-    double batch = 0, step_s = 0;
-    bool saturated = false;
-};
-[[nodiscard]] SteadyDecode steady_decode(const sched::DecodeTiming& timing, double context_tokens, double rate_per_s,
-                                         double output_tokens, double max_batch) noexcept;
-
-// Keeping KV of `tokens` in another tier pays where fetching it is faster than prefill: the least bandwidth in bytes/s.
-// With a GPU of G FLOP/s, Mooncake (FAST'25) eq. 2: flop(p) = l (a p^2 d + b p d^2).
-[[nodiscard]] double reuse_bytes_per_s(double kv_bytes, double prefill_s) noexcept;
+// KV that prefill makes in `prefill_s`, in bytes/s. A link that carries as much hides the transfer behind prefill; a
+// tier that gives KV back faster is worth asking before prefill is done again (Mooncake, FAST'25, eq. 2).
+[[nodiscard]] double prefill_kv_bytes_per_s(double kv_bytes, double prefill_s) noexcept;
 
 }  // namespace hetero::plan

@@ -9,7 +9,7 @@
 namespace hetero::plan {
 namespace {
 
-constexpr std::int64_t format_version = 1;
+constexpr std::uint64_t format_version = 1;
 constexpr std::uint64_t max_machines = 1U << 20;
 
 Status read_stage(const TomlReader& table, DeploymentPlan::Stage& out, bool sharing, std::string* how) {
@@ -43,11 +43,7 @@ std::string figure(double value) {
 Result<DeploymentPlan> parse_deployment_plan(std::string_view text, const std::string& name) {
     HETERO_TRY(const TomlNode document, parse_toml(text, name));
     const TomlReader root(document, name, "a deployment plan");
-    std::int64_t version = 0;
-    HETERO_CHECK(root.count("deployment_plan", version, 1ULL << 32));
-    if (version != format_version)
-        return fail(Errc::bad_input, "{}: a deployment plan of version {}; this program reads version {}", name,
-                    version, format_version);
+    HETERO_CHECK(root.version("deployment_plan", format_version));
     HETERO_CHECK(root.only({"deployment_plan", "tool", "verdict", "reasons", "model", "workload", "prefill", "decode",
                             "kv", "predicted"}));
     DeploymentPlan plan;
@@ -124,7 +120,7 @@ DeploymentPlan plan_of(const Problem& problem, const Candidate& candidate, const
     plan.model = problem.shape.name;
     const auto stage = [&](const Group& group) {
         const Side& side = problem.sides[group.side];
-        const auto devices = static_cast<std::uint32_t>(std::max(side.device.count, 1));
+        const std::uint32_t devices = side.devices_each();
         return DeploymentPlan::Stage{side.name, group.dtype, (group.tp * group.instances + devices - 1) / devices,
                                      group.instances, group.tp};
     };

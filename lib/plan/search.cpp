@@ -71,8 +71,7 @@ Status check(const Problem& problem) {
     if (load.rate_per_s && !(*load.rate_per_s > 0 && std::isfinite(*load.rate_per_s)))
         return fail(Errc::usage, "a rate must be above 0, and finite");
     std::uint64_t devices = 0;
-    for (const Side& side : problem.sides)
-        devices += std::uint64_t{side.machines} * static_cast<std::uint64_t>(std::max(side.device.count, 1));
+    for (const Side& side : problem.sides) devices += std::uint64_t{side.machines} * side.devices_each();
     if (devices > max_devices)
         return fail(Errc::usage, "{} devices are too many to plan for, at most {}", devices, max_devices);
     if (problem.simulated_requests == 0) return fail(Errc::usage, "no requests to play");
@@ -134,7 +133,6 @@ Result<Figures> play(const Problem& problem, const Candidate& candidate, double 
     out.reserve_s = outcome.reserve_mean_s;
     out.transfer_s = outcome.transfer_mean_s;
     out.decode_s = outcome.decode_mean_s;
-    out.refused = outcome.refused;
     out.peak_kv_bytes = outcome.peak_kv_bytes;
     if (outcome.duration_s > 0)
         out.output_tokens_per_s = static_cast<double>(outcome.output_tokens) / outcome.duration_s;
@@ -162,10 +160,10 @@ Result<SearchResult> search(const Problem& problem) {
         const double shown = problem.workload.rate_per_s.value_or(
             shown_load * (candidate.goodput_per_s > 0 ? candidate.goodput_per_s : candidate.capacity_per_s));
         HETERO_TRY(candidate.figures, play(problem, candidate, shown));
-        candidate.keeps_goals = candidate.figures->attainment >= problem.goals.attainment;
-        if (problem.workload.rate_per_s && *problem.workload.rate_per_s > candidate.capacity_per_s)
-            candidate.keeps_goals = false;
-        if (!problem.workload.rate_per_s) candidate.keeps_goals = candidate.goodput_per_s > 0;
+        candidate.keeps_goals = problem.workload.rate_per_s
+                                    ? candidate.figures->attainment >= problem.goals.attainment &&
+                                          *problem.workload.rate_per_s <= candidate.capacity_per_s
+                                    : candidate.goodput_per_s > 0;
     }
     if (left_out > 0)
         out.notes.push_back(fmt::format("{} more deployments promise less by estimate and were not played", left_out));

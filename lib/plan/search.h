@@ -27,9 +27,10 @@ struct Side {
     std::optional<StageProfile> stages;          // measured with this model, one device
     std::vector<std::string> dtypes;             // of weights, to be tried; those without an executable path drop out
 
-    [[nodiscard]] std::uint32_t devices() const noexcept {
-        return machines * static_cast<std::uint32_t>(std::max(device.count, 1));
+    [[nodiscard]] std::uint32_t devices_each() const noexcept {
+        return static_cast<std::uint32_t>(std::max(device.count, 1));
     }
+    [[nodiscard]] std::uint32_t devices() const noexcept { return machines * devices_each(); }
 };
 
 // How KV is stored or sent.
@@ -97,7 +98,7 @@ struct Figures {
     double attainment = 0, prefill_busy = 0, decode_busy = 0, link_busy = 0, batch_mean = 0;
     double queue_s = 0, prefill_s = 0, reserve_s = 0, transfer_s = 0, decode_s = 0;  // means of a request's stages
     double output_tokens_per_s = 0;
-    std::uint64_t refused = 0, peak_kv_bytes = 0;
+    std::uint64_t peak_kv_bytes = 0;
 };
 
 struct Candidate {

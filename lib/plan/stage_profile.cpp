@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t max_file_bytes = 1U << 20, max_points = 4096;
 constexpr double max_tokens = 1e9, max_seconds = 1e6;
-constexpr std::int64_t format_version = 1;
+constexpr std::uint64_t format_version = 1;
 
 Status read_points(const TomlReader& root, StageProfile& out) {
     if (root.has("prefill")) {
@@ -47,11 +47,7 @@ Status read_points(const TomlReader& root, StageProfile& out) {
 Result<StageProfile> parse_stage_profile(std::string_view text, const std::string& name) {
     HETERO_TRY(const TomlNode document, parse_toml(text, name));
     const TomlReader root(document, name, "a stage profile");
-    std::int64_t version = 0;
-    HETERO_CHECK(root.count("stage_profile", version, 1ULL << 32));
-    if (version != format_version)
-        return fail(Errc::bad_input, "{}: a stage profile of version {}; this program reads version {}", name, version,
-                    format_version);
+    HETERO_CHECK(root.version("stage_profile", format_version));
     HETERO_CHECK(root.only({"stage_profile", "model", "machine", "chunk_tokens", "prefill", "decode"}));
     StageProfile out;
     if (root.has("model")) HETERO_CHECK(root.text("model", out.model));

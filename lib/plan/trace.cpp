@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <unordered_set>
 
@@ -10,6 +9,7 @@
 #include "base/printable.h"
 #include "base/toml.h"
 #include "base/units.h"
+#include "io/json_text.h"
 
 namespace hetero::plan {
 namespace {
@@ -18,7 +18,7 @@ using Json = nlohmann::json;
 
 constexpr std::size_t max_file_bytes = std::size_t{1} << 30, max_line_bytes = std::size_t{16} << 20;
 constexpr std::size_t max_requests = 10'000'000, mooncake_block_tokens = 512;
-constexpr double max_tokens = 1e8, max_seconds = 1e9;
+constexpr double max_tokens = 1e8, max_seconds = 1e9, default_output_tokens = 128;
 
 struct Lines {
     std::string_view rest;
@@ -38,8 +38,7 @@ struct Lines {
 
 class TraceReader {
 public:
-    TraceReader(std::string_view text, const std::string& name, std::uint32_t default_output)
-        : lines_{text}, name_(name), default_output_(default_output) {}
+    TraceReader(std::string_view text, const std::string& name) : lines_{text}, name_(name) {}
 
     Result<Trace> read() {
         const auto first = lines_.next();
@@ -60,34 +59,16 @@ private:
     Status read_json(std::string_view line) {
         for (std::optional<std::string_view> next = line; next; next = lines_.next()) {
             if (next->size() > max_line_bytes) return wrong("a line of {} bytes", next->size());
-            const Json document = parse(*next);
-            if (!document.is_object()) return wrong("no JSON object");
-            const bool batch = document.contains("body") || document.contains("custom_id");
+            const auto document = io::parse_json(*next, name_);
+            if (!document && document.error().code == Errc::resource) return tl::unexpected(document.error());
+            if (!document || !document->is_object()) return wrong("no JSON object");
+            const bool batch = document->contains("body") || document->contains("custom_id");
             const TraceFormat format = batch ? TraceFormat::openai_batch : TraceFormat::mooncake;
             if (trace_.requests.empty()) trace_.format = format;
             if (format != trace_.format) return wrong("a line of another format than the first one");
-            HETERO_CHECK(batch ? add_batch(document) : add_mooncake(document));
+            HETERO_CHECK(batch ? add_batch(*document) : add_mooncake(*document));
         }
         return {};
-    }
-
-    // Of hostile depth too: the parser that fills no document is asked first.
-    [[nodiscard]] static Json parse(std::string_view line) {
-        int depth = 0, deepest = 0;
-        bool quoted = false;
-        for (std::size_t i = 0; i < line.size(); ++i) {
-            const char c = line[i];
-            if (quoted) {
-                if (c == '\\') ++i;
-                if (c == '"') quoted = false;
-                continue;
-            }
-            if (c == '"') quoted = true;
-            if (c == '{' || c == '[') deepest = std::max(deepest, ++depth);
-            if (c == '}' || c == ']') --depth;
-        }
-        if (deepest > 64) return Json(nullptr);
-        return Json::parse(line, nullptr, false);
     }
 
     Result<double> number(const Json& document, const char* key, double max) const {
@@ -158,7 +139,7 @@ private:
             found = true;
         }
         if (!found) return wrong("the body has neither a prompt nor messages");
-        double output = default_output_;
+        double output = default_output_tokens;
         for (const char* key : {"max_tokens", "max_completion_tokens"}) {
             if (body->contains(key)) {
                 HETERO_TRY(output, number(*body, key, max_tokens));
@@ -263,24 +244,23 @@ private:
 
     Lines lines_;
     const std::string& name_;
-    std::uint32_t default_output_;
     std::unordered_set<std::int64_t> seen_;
     Trace trace_;
 };
 
 }  // namespace
 
-Result<Trace> parse_trace(std::string_view text, const std::string& name, std::uint32_t default_output) {
+Result<Trace> parse_trace(std::string_view text, const std::string& name) {
     try {
-        return TraceReader(text, name, default_output).read();
+        return TraceReader(text, name).read();
     } catch (const std::bad_alloc&) {
         return fail(Errc::resource, "{}: not enough memory to read it", name);
     }
 }
 
-Result<Trace> read_trace(const std::string& path, std::uint32_t default_output) {
+Result<Trace> read_trace(const std::string& path) {
     HETERO_TRY(const std::string text, read_text_file(path, max_file_bytes, "trace"));
-    return parse_trace(text, path, default_output);
+    return parse_trace(text, path);
 }
 
 }  // namespace hetero::plan

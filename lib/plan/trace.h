@@ -24,9 +24,9 @@ struct Trace {
 
 // The format is told from the first line. Cached tokens of a Mooncake trace are the leading blocks that an earlier
 // request has had. Of an OpenAI batch, prompts are taken as a token for each 4 bytes of text, and output as max_tokens
-// (or max_completion_tokens; `default_output` where it has neither). bad_input: with the line: no such format, unknown
+// (or max_completion_tokens; 128 where it has neither). bad_input: with the line: no such format, unknown
 // columns (the nearest known one is named), numbers out of range, lines that are too long.
-Result<Trace> parse_trace(std::string_view text, const std::string& name, std::uint32_t default_output = 128);
-Result<Trace> read_trace(const std::string& path, std::uint32_t default_output = 128);
+Result<Trace> parse_trace(std::string_view text, const std::string& name);
+Result<Trace> read_trace(const std::string& path);
 
 }  // namespace hetero::plan

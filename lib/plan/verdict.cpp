@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "plan/link.h"
+#include "plan/cost.h"
 
 namespace hetero::plan {
 namespace {
@@ -107,9 +107,9 @@ void warn(const Problem& problem, const Candidate& split, Decision& decision) {
     if (split.wire.quantized && !split.wire.certified)
         decision.warnings.push_back(
             fmt::format("KV as {} is not certified for this model: kv-calibrate", split.wire.name));
-    const double prefill_tokens_per_s =
-        (problem.workload.prompt_tokens - problem.workload.cached_tokens) / std::max(split.prefill_alone_s, 1e-12);
-    const double hiding = hiding_bytes_per_s(split.deployment.link.kv.bytes_per_token, prefill_tokens_per_s);
+    const double computed_tokens = problem.workload.prompt_tokens - problem.workload.cached_tokens;
+    const double hiding = prefill_kv_bytes_per_s(split.deployment.link.kv.bytes_per_token * computed_tokens,
+                                                 std::max(split.prefill_alone_s, 1e-12));
     if (split.deployment.link.bytes_per_s < hiding)
         decision.warnings.push_back(
             fmt::format("the link carries {:.4g} GB/s, prefill makes {:.4g} GB/s of KV: it shows",

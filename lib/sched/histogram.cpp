@@ -7,8 +7,8 @@
 namespace hetero::sched {
 namespace {
 
-constexpr double shortest_s = 1e-9, longest_s = 1e6;
-const double log_width = std::log(1.005);
+constexpr double shortest_s = 1e-9, longest_s = 1e6, width = 1.005;
+const double log_width = std::log(width);
 const std::size_t n_buckets = static_cast<std::size_t>(std::log(longest_s / shortest_s) / log_width) + 2;
 
 }  // namespace
@@ -17,10 +17,12 @@ DurationHistogram::DurationHistogram() : buckets_(n_buckets) {}
 
 void DurationHistogram::add(double seconds, std::uint64_t count) noexcept {
     if (count == 0) return;
-    if (seconds != last_s_) {
-        last_s_ = seconds;
+    if (!(seconds > last_from_s_ && seconds < last_to_s_)) {
         const double place = std::log(std::clamp(seconds, shortest_s, longest_s) / shortest_s) / log_width;
         last_bucket_ = std::min(static_cast<std::size_t>(place), n_buckets - 1);
+        const double from_s = shortest_s * std::exp(static_cast<double>(last_bucket_) * log_width);
+        last_from_s_ = from_s * (1 + 1e-9);  // less what the logarithm rounds
+        last_to_s_ = from_s * width * (1 - 1e-9);
     }
     buckets_[last_bucket_] += count;
     count_ += count;

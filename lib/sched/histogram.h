@@ -18,8 +18,10 @@ public:
 private:
     std::vector<std::uint64_t> buckets_;
     std::uint64_t count_ = 0;
-    double sum_s_ = 0, max_s_ = 0, last_s_ = -1;
-    std::size_t last_bucket_ = 0;  // of last_s_: steps in a row often last the same
+    double sum_s_ = 0, max_s_ = 0;
+    // The bucket of the last value and what surely lies in it: steps in a row last about the same.
+    std::size_t last_bucket_ = 0;
+    double last_from_s_ = 0, last_to_s_ = 0;
 };
 
 }  // namespace hetero::sched

@@ -84,4 +84,17 @@ inline plan::Problem problem(plan::ModelShape shape, std::vector<plan::Side> sid
     return out;
 }
 
+// KV as int8 of `ratio` times the bytes, which the first side converts at a measured rate.
+inline void add_int8(plan::Problem& problem, double ratio, double codec_gb_per_s) {
+    plan::KvFormat int8 = problem.formats[0];
+    int8.name = int8.codec = "int8";
+    int8.quantized = true;
+    int8.bytes_per_token *= ratio;
+    problem.formats.push_back(int8);
+    hw::CodecRate codec;
+    codec.codec = "int8";
+    codec.encode_gb_per_s = codec.decode_gb_per_s = codec_gb_per_s;
+    problem.sides[0].device.codecs.push_back(codec);
+}
+
 }  // namespace hetero::test

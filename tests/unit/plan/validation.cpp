@@ -9,7 +9,6 @@
 #include "base/units.h"
 #include "plan/cost.h"
 #include "plan/fit.h"
-#include "plan/link.h"
 #include "plan/served.h"
 #include "plan/stage_profile.h"
 #include "unit/plan/support.h"
@@ -97,30 +96,33 @@ TEST_CASE("512 tokens of OPT-66B are 1.13 GiB, 90 Gb/s at 10 requests/s (DistSer
     CHECK(bytes * 8 * 10 / (1 << 30) == doctest::Approx(90).epsilon(0.005));
 }
 
-TEST_CASE("mean wait of M/D/1 (DistServe eq. 1)") {
-    const std::vector<std::pair<double, double>> points{
-        {1, 0.1158}, {3, 0.1356}, {5, 0.1746}, {7, 0.2854}, {8, 0.4834}};
-    for (const auto& [rate, seconds] : points) CHECK(off(mean_ttft_s(0.1091, rate), seconds) < 5e-4);
-    CHECK(std::isinf(mean_ttft_s(0.1091, 10)));
-}
-
 TEST_CASE("bandwidth from which reuse pays, Llama-3-70B, 8192 tokens (Mooncake FAST'25 eq. 2)") {
     // Its count of operations: l (4 n^2 d + 22 n d^2), at 8 devices of 312 and 989 TFLOP/s.
     const double n = 8192, d = 8192, flop = 80 * (4 * n * n * d + 22 * n * d * d);
     const double bytes = n * 327680;
-    CHECK(reuse_bytes_per_s(bytes, flop / (8 * 312e12)) / 1e9 == doctest::Approx(5.86).epsilon(0.01));
-    CHECK(reuse_bytes_per_s(bytes, flop / (8 * 989e12)) / 1e9 == doctest::Approx(18.57).epsilon(0.01));
+    CHECK(prefill_kv_bytes_per_s(bytes, flop / (8 * 312e12)) / 1e9 == doctest::Approx(5.86).epsilon(0.01));
+    CHECK(prefill_kv_bytes_per_s(bytes, flop / (8 * 989e12)) / 1e9 == doctest::Approx(18.57).epsilon(0.01));
     // Ours counts the half of the square that causal attention computes, and weights as the model has them.
-    CHECK(off(prefill_flop(llama3_70b, n, 0), flop) < 0.1);
+    StageRates unit;
+    unit.product_flop_per_s = unit.attention_flop_per_s = unit.weight_bytes_per_s = 1;
+    CHECK(off(prefill_timing(llama3_70b, unit, 1, n).seconds(n, n * n), flop) < 0.1);
 }
 
 TEST_CASE("1.62 requests/s of 512 tokens are 827 tokens/s (arXiv 2606.29708)") {
-    // Steady decode turns out as many tokens as come in.
-    sched::DecodeTiming timing;
-    timing.overhead_s = 0.02;
-    const SteadyDecode steady = steady_decode(timing, 64000, 1.62, 512, 256);
-    CHECK(steady.batch / steady.step_s == doctest::Approx(827).epsilon(0.005));
-    CHECK(steady_decode(timing, 64000, 1000, 512, 256).saturated);
+    // Steady decode turns out as many tokens as come in, in batches as large as Little's law has them.
+    sched::WorkerConfig worker;
+    worker.decode.overhead_s = 0.02;
+    worker.kv_capacity_bytes = 1;
+    worker.policy.max_sequences = 256;
+    const auto steady = [&](double rate_per_s) {
+        std::vector<sched::Request> requests;
+        for (int i = 0; i < 4096; ++i) requests.push_back({i / rate_per_s, 64000, 0, 512});
+        return must(sched::simulate({{worker}, {}, {}}, requests, {1e9, 1e9}));
+    };
+    const sched::Outcome outcome = steady(1.62), saturated = steady(1000);
+    CHECK(off(static_cast<double>(outcome.output_tokens) / outcome.duration_s, 827) < 0.005);
+    CHECK(off(outcome.batch_mean, 1.62 * 511 * 0.02) < 0.01);
+    CHECK(off(saturated.batch_mean, 256) < 0.01);
 }
 
 TEST_CASE("transfers over real links") {
@@ -210,10 +212,26 @@ TEST_CASE("a request alone takes its first token and its steps (Splitwise table 
 }
 
 TEST_CASE("break-even of quantizing for the link") {
-    CHECK(break_even_bytes_per_s(0.508, 20e9, 20e9) / 1e9 == doctest::Approx(4.92).epsilon(0.005));
-    CHECK(std::isinf(break_even_bytes_per_s(0.5, 0, 0)));
-    CHECK(break_even_bytes_per_s(1.1, 20e9, 20e9) == 0);
-    CHECK(hiding_bytes_per_s(147456, 40000) / 1e9 == doctest::Approx(5.9).epsilon(0.01));
+    // What a state takes that shrinks to `ratio` for the link alone, of what it takes as it is.
+    const auto quantized = [](double ratio, double codec_gb_per_s, double link_gb_per_s) {
+        Problem p = problem(llama3_70b, {side("g", measured(gpu("G", 500, 2000, 200)), 2)}, 256, 16, link_gb_per_s);
+        p.simulated_requests = 1;
+        add_int8(p, ratio, codec_gb_per_s);
+        double plain_s = 0, quantized_s = 0;
+        for (const Candidate& candidate : must(search(p)).candidates) {
+            if (!is_split(candidate.kind) || candidate.resident.quantized) continue;
+            (candidate.wire.quantized ? quantized_s : plain_s) = candidate.transfer_alone_s;
+        }
+        REQUIRE(plain_s > 0);
+        REQUIRE(quantized_s > 0);
+        return quantized_s / plain_s;
+    };
+    // (1 - ratio) / (1 / Q_p + 1 / Q_d), with 20 GB/s on either side.
+    CHECK(quantized(0.508, 20, 4.92 * 0.995) < 1);
+    CHECK(quantized(0.508, 20, 4.92 * 1.005) > 1);
+    CHECK(quantized(0.5, 1e9, 1e6) < 1);
+    CHECK(quantized(1.1, 20, 1e-3) > 1);
+    CHECK(prefill_kv_bytes_per_s(147456, 1 / 40000.0) / 1e9 == doctest::Approx(5.9).epsilon(0.01));
 }
 
 // Runs of serving systems that AIConfigurator publishes (Apache-2.0, see testdata/README.md).

@@ -139,16 +139,7 @@ TEST_CASE("goals that nothing keeps are refused with how far the closest is off"
 
 TEST_CASE("a certified form of KV is sent where the link is short") {
     Problem p = problem(qwen_7b, {side("g", measured(gpu("G", 500, 2000, 80)), 2)}, 4096, 64, 1);
-    KvFormat int8 = p.formats[0];
-    int8.name = int8.codec = "int8";
-    int8.attention_dtype = "f16";
-    int8.quantized = true;
-    int8.bytes_per_token /= 2;
-    p.formats.push_back(int8);
-    hw::CodecRate codec;
-    codec.codec = "int8";
-    codec.encode_gb_per_s = codec.decode_gb_per_s = 50;
-    p.sides[0].device.codecs.push_back(codec);
+    add_int8(p, 0.5, 50);
     double plain_s = 0, small_s = 0;
     for (const Candidate& candidate : must(search(p)).candidates) {
         if (!is_split(candidate.kind)) continue;
@@ -215,15 +206,8 @@ TEST_CASE("more devices than anybody has are refused") {
 
 TEST_CASE("what was not measured is named, conversion too") {
     Problem p = problem(qwen_7b, {side("g", measured(gpu("G", 500, 2000, 80)), 2)}, 4096, 64, 1);
-    KvFormat int8 = p.formats[0];
-    int8.name = int8.codec = "int8";
-    int8.quantized = true;
-    p.formats.push_back(int8);
-    hw::CodecRate codec;
-    codec.codec = "int8";
-    codec.origin = hw::Origin::specification;
-    codec.encode_gb_per_s = codec.decode_gb_per_s = 50;
-    p.sides[0].device.codecs.push_back(codec);
+    add_int8(p, 1, 50);
+    p.sides[0].device.codecs[0].origin = hw::Origin::specification;
     bool found = false;
     for (const Candidate& candidate : must(search(p)).candidates) {
         CHECK(candidate.verified == candidate.assumed.empty());

@@ -240,8 +240,8 @@ Json measure(const Context& context, const Format& format, std::size_t head_dim,
 
 Json probe_attention(const Context& context) {
     Json section;
-    if (context.recorded() || !context.options.measure) {
-        put_unknown(section, "rates", context.recorded() ? not_recorded : not_measured);
+    if (const char* reason = context.measures_nothing()) {
+        put_unknown(section, "rates", reason);
         return section;
     }
     const bool quick = context.options.quick;

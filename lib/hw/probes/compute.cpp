@@ -72,8 +72,7 @@ Json measure(const Context& context, const Subject& subject, Path path, std::spa
 
 Json probe_compute(const Context& context) {
     Json section;
-    if (context.recorded() || !context.options.measure) {
-        const char* reason = context.recorded() ? not_recorded : not_measured;
+    if (const char* reason = context.measures_nothing()) {
         put_unknown(section, "backend", reason);
         put_unknown(section, "rates", reason);
         return section;

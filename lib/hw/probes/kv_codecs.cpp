@@ -138,8 +138,8 @@ Json measure(const Context& context, const char* text, std::size_t tokens, Threa
 
 Json probe_kv_codecs(const Context& context) {
     Json section;
-    if (context.recorded() || !context.options.measure) {
-        put_unknown(section, "rates", context.recorded() ? not_recorded : not_measured);
+    if (const char* reason = context.measures_nothing()) {
+        put_unknown(section, "rates", reason);
         return section;
     }
     const std::uint64_t bytes = std::min<std::uint64_t>((context.options.quick ? 8ULL : 64ULL) << 20,

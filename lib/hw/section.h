@@ -45,6 +45,13 @@ void put(Json& section, const std::string& name, const std::optional<T>& value, 
     }
 }
 
+// An entry for what has no executable path here.
+[[nodiscard]] inline Json unsupported(Json entry, const std::string& reason) {
+    entry["executable"] = false;
+    entry["unsupported"] = reason;
+    return entry;
+}
+
 [[nodiscard]] double rounded(double value);  // 4 significant digits: no measured rate has more
 
 // Content without surrounding white space; nothing where the file cannot be read. At most 1 MiB.

@@ -213,12 +213,8 @@ Json measure(const Context& context, const Format& format, std::size_t head_dim,
     entry["kv_dtype"] = format.kv_dtype;
     entry["head_dim"] = head_dim;
     entry["threads"] = pool.size();
-    const auto why = fault(format, head_dim, pool);
-    entry["executable"] = !why.has_value();
-    if (why) {
-        entry["unsupported"] = *why;
-        return entry;
-    }
+    if (const auto why = fault(format, head_dim, pool)) return unsupported(std::move(entry), *why);
+    entry["executable"] = true;
     const double budget_s = context.options.seconds_each / 8;
     {
         const bool quick = context.options.quick;

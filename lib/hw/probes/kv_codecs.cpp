@@ -112,18 +112,10 @@ Json measure(const Context& context, const char* text, std::size_t tokens, Threa
     entry["codec"] = text;
     entry["threads"] = pool.size();
     const auto spec = quant::parse_spec(text);
-    if (!spec) {
-        entry["executable"] = false;
-        entry["unsupported"] = spec.error().message;
-        return entry;
-    }
+    if (!spec) return unsupported(std::move(entry), spec.error().message);
     Codes codes(*spec, tokens, pool);
-    const auto why = fault(codes);
-    entry["executable"] = !why.has_value();
-    if (why) {
-        entry["unsupported"] = *why;
-        return entry;
-    }
+    if (const auto why = fault(codes)) return unsupported(std::move(entry), *why);
+    entry["executable"] = true;
     const double budget_s = context.options.seconds_each / 8;
     const double bytes = static_cast<double>(tokens * row_bytes);
     entry["encode_gb_per_s"] =

@@ -4,6 +4,7 @@
 #include <climits>
 #include <new>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/printable.h"
 #include "base/toml.h"
@@ -42,7 +43,6 @@ public:
     Table(const Json* json, const std::string& name, std::string path)
         : json_(json), name_(&name), path_(std::move(path)) {}
 
-    [[nodiscard]] bool present() const { return json_ != nullptr; }
     [[nodiscard]] const Json* find(const char* key) const {
         if (json_ == nullptr) return nullptr;
         const auto found = json_->find(key);
@@ -109,22 +109,42 @@ private:
     std::string path_;
 };
 
-Status read_origin(const Table& table, const char* key, Origin& origin) {
+// `otherwise` where the table does not say it.
+Status read_origin(const Table& table, const char* key, Origin otherwise, Origin& out) {
     const std::string text = table.text(key);
+    out = otherwise;
     if (text.empty()) return {};
     for (const Origin known : {Origin::measured, Origin::published, Origin::specification}) {
         if (text != to_string(known)) continue;
-        origin = known;
+        out = known;
         return {};
     }
     return table.wrong(key, "'{}' is none of measured, published, specification", printable(text));
 }
 
-// What every rate has: where it comes from, and whether there is one.
+// Points of a curve, whose x ascends from 1 or more, out of two lists.
+template <class Point>
+Status read_curve(const Table& table, const char* x_key, const char* y_key, std::vector<Point>& out) {
+    const auto xs = table.list<std::uint64_t>(x_key);
+    const auto ys = table.list<double>(y_key);
+    if (xs.size() != ys.size()) return table.wrong(x_key, "{} entries, but {} has {}", xs.size(), y_key, ys.size());
+    for (std::size_t i = 0; i < xs.size(); ++i) {
+        auto& [x, y] = out.emplace_back();
+        using X = decltype(x);
+        if (!std::in_range<X>(xs[i]) || xs[i] == 0 || (i > 0 && xs[i] <= xs[i - 1]))
+            return table.wrong(x_key, "must ascend from 1 or more");
+        x = static_cast<X>(xs[i]);
+        y = ys[i];
+    }
+    return {};
+}
+
+// What every rate has: what it is of, by `key`, where it comes from, and whether there is one.
 template <class Rate>
-Status read_rate(const Table& table, Origin origin, Rate& rate) {
-    rate.origin = origin;
-    HETERO_CHECK(read_origin(table, "origin", rate.origin));
+Status read_rate(const Table& table, const char* key, std::string& of, Origin origin, Rate& rate) {
+    HETERO_CHECK(table.need({key}));
+    of = table.text(key);
+    HETERO_CHECK(read_origin(table, "origin", origin, rate.origin));
     HETERO_CHECK(table.number("threads", rate.threads));
     rate.unsupported = table.text("unsupported");
     const auto executable = table.flag("executable");
@@ -135,35 +155,23 @@ Status read_rate(const Table& table, Origin origin, Rate& rate) {
 
 Status read_compute(const Table& section, Origin origin, std::vector<ProductRate>& out) {
     for (const Table& table : section.tables("rates")) {
-        HETERO_CHECK(table.need({"dtype"}));
         ProductRate& rate = out.emplace_back();
-        HETERO_CHECK(read_rate(table, origin, rate));
-        rate.dtype = table.text("dtype");
+        HETERO_CHECK(read_rate(table, "dtype", rate.dtype, origin, rate));
         rate.weights = table.text("weights");
         rate.path = table.text("path");
         rate.bytes_per_weight = table.figure("bytes_per_weight");
         HETERO_CHECK(table.number("gemm_tokens", rate.gemm_tokens));
         rate.gemm_gflop_per_s = table.figure("gemm_gflop_per_s");
         rate.gemv_gb_per_s = table.figure("gemv_gb_per_s");
-        const auto tokens = table.list<std::uint64_t>("batch_tokens");
-        const auto rates = table.list<double>("batch_gflop_per_s");
-        if (tokens.size() != rates.size())
-            return table.wrong("batch_tokens", "{} entries, but batch_gflop_per_s has {}", tokens.size(), rates.size());
-        for (std::size_t i = 0; i < tokens.size(); ++i) {
-            if (tokens[i] > INT_MAX || tokens[i] == 0 || (i > 0 && tokens[i] <= tokens[i - 1]))
-                return table.wrong("batch_tokens", "must ascend from 1 or more");
-            rate.batches.push_back({static_cast<int>(tokens[i]), rates[i]});
-        }
+        HETERO_CHECK(read_curve(table, "batch_tokens", "batch_gflop_per_s", rate.batches));
     }
     return {};
 }
 
 Status read_attention(const Table& section, Origin origin, std::vector<AttentionRate>& out) {
     for (const Table& table : section.tables("rates")) {
-        HETERO_CHECK(table.need({"kv_dtype"}));
         AttentionRate& rate = out.emplace_back();
-        HETERO_CHECK(read_rate(table, origin, rate));
-        rate.kv_dtype = table.text("kv_dtype");
+        HETERO_CHECK(read_rate(table, "kv_dtype", rate.kv_dtype, origin, rate));
         HETERO_CHECK(table.number("head_dim", rate.head_dim));
         rate.prefill_gflop_per_s = table.figure("prefill_gflop_per_s");
         rate.decode_gb_per_s = table.figure("decode_gb_per_s");
@@ -173,10 +181,8 @@ Status read_attention(const Table& section, Origin origin, std::vector<Attention
 
 Status read_codecs(const Table& section, Origin origin, std::vector<CodecRate>& out) {
     for (const Table& table : section.tables("rates")) {
-        HETERO_CHECK(table.need({"codec"}));
         CodecRate& rate = out.emplace_back();
-        HETERO_CHECK(read_rate(table, origin, rate));
-        rate.codec = table.text("codec");
+        HETERO_CHECK(read_rate(table, "codec", rate.codec, origin, rate));
         rate.encode_gb_per_s = table.figure("encode_gb_per_s");
         rate.decode_gb_per_s = table.figure("decode_gb_per_s");
         rate.stored_ratio = table.figure("stored_ratio");
@@ -188,8 +194,7 @@ Status read_bandwidth(const Table& section, Origin origin, std::vector<Bandwidth
     for (const char* key : {"rates", "node_rates"}) {
         for (const Table& table : section.tables(key)) {
             BandwidthRate& rate = out.emplace_back();
-            rate.origin = origin;
-            HETERO_CHECK(read_origin(table, "origin", rate.origin));
+            HETERO_CHECK(read_origin(table, "origin", origin, rate.origin));
             HETERO_CHECK(table.number("threads", rate.threads));
             HETERO_CHECK(table.number("cpu_node", rate.cpu_node));
             HETERO_CHECK(table.number("memory_node", rate.memory_node));
@@ -231,15 +236,13 @@ Status read_gpus(const Table& section, Origin origin, std::vector<Device>& out) 
         gpu.memory_bytes = table.bytes("memory_total_bytes");
         gpu.compute_capability = table.text("compute_capability");
         const Table copies = table.table("copies");
-        gpu.copies.origin = origin;
-        HETERO_CHECK(read_origin(copies, "origin", gpu.copies.origin));
+        HETERO_CHECK(read_origin(copies, "origin", origin, gpu.copies.origin));
         gpu.copies.host_to_device_gb_per_s = copies.figure("host_to_device_gb_per_s");
         gpu.copies.device_to_host_gb_per_s = copies.figure("device_to_host_gb_per_s");
         const Table memory = table.table("memory_bandwidth");
         if (memory.find("copy_gb_per_s") != nullptr || memory.find("read_gb_per_s") != nullptr) {
             BandwidthRate& rate = gpu.bandwidth.emplace_back();
-            rate.origin = origin;
-            HETERO_CHECK(read_origin(memory, "origin", rate.origin));
+            HETERO_CHECK(read_origin(memory, "origin", origin, rate.origin));
             rate.read_gb_per_s = memory.figure("read_gb_per_s");
             if (!rate.read_gb_per_s) rate.read_gb_per_s = memory.figure("copy_gb_per_s");
         }
@@ -256,8 +259,7 @@ Status read_gpus(const Table& section, Origin origin, std::vector<Device>& out) 
 Status read_storage(const Table& table, Origin origin, StorageRate& out) {
     out.path = table.text("path");
     out.file_system = table.text("file_system");
-    out.origin = origin;
-    HETERO_CHECK(read_origin(table, "origin", out.origin));
+    HETERO_CHECK(read_origin(table, "origin", origin, out.origin));
     out.free_bytes = table.bytes("free_bytes");
     out.write_gb_per_s = table.figure("write_gb_per_s");
     out.read_gb_per_s = table.figure("read_gb_per_s");
@@ -305,22 +307,12 @@ Status read_link(const Table& table, Origin origin, const Profile& profile, Link
     HETERO_CHECK(table.number("from_rank", link.from_rank));
     HETERO_CHECK(table.number("to_rank", link.to_rank));
     link.via = table.text("via");
-    link.origin = origin;
-    HETERO_CHECK(read_origin(table, "origin", link.origin));
+    HETERO_CHECK(read_origin(table, "origin", origin, link.origin));
     link.latency_us = table.figure("latency_us");
     link.gb_per_s = table.figure("gb_per_s");
     link.both_ways_gb_per_s = table.figure("both_ways_gb_per_s");
     link.asymmetric = table.flag("asymmetric").value_or(false);
-    const auto sizes = table.list<std::uint64_t>("message_bytes");
-    const auto rates = table.list<double>("message_gb_per_s");
-    if (sizes.size() != rates.size())
-        return table.wrong("message_bytes", "{} entries, but message_gb_per_s has {}", sizes.size(), rates.size());
-    for (std::size_t i = 0; i < sizes.size(); ++i) {
-        if (sizes[i] == 0 || (i > 0 && sizes[i] <= sizes[i - 1]))
-            return table.wrong("message_bytes", "must ascend from 1 or more");
-        link.sizes.push_back({sizes[i], rates[i]});
-    }
-    return {};
+    return read_curve(table, "message_bytes", "message_gb_per_s", link.sizes);
 }
 
 Result<Profile> from_document(const Json& document, const std::string& name) {
@@ -334,7 +326,7 @@ Result<Profile> from_document(const Json& document, const std::string& name) {
                     profile_schema);
     Profile profile;
     const Table source = root.table("source");
-    HETERO_CHECK(read_origin(source, "kind", profile.origin));
+    HETERO_CHECK(read_origin(source, "kind", profile.origin, profile.origin));
     profile.note = source.text("note");
     const std::vector<Table> machines = root.tables("machines");
     if (machines.empty()) {

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "base/config.h"
@@ -12,6 +13,24 @@ namespace hetero::hw {
 namespace {
 
 constexpr std::string_view unknown_suffix = "_unknown";
+
+enum class Kind : std::uint8_t {
+    text,
+    flag,
+    count,   // a whole number, 0 or more
+    figure,  // finite, above 0: what is not known is no 0
+    texts,   // lists
+    counts,
+    figures,
+    table,
+    tables,  // a list of tables
+};
+
+struct Field {
+    std::string_view name;
+    Kind kind = Kind::text;
+    std::span<const Field> fields = {};  // of table and tables
+};
 
 using enum Kind;
 
@@ -50,37 +69,28 @@ constexpr std::array memory{Field{"memory_total_bytes", count},
 constexpr std::array limits{Field{"memlock_bytes", count}, Field{"memlock_unlimited", flag}, Field{"open_files", count},
                             Field{"processes", count}};
 
-constexpr std::array product_rates{Field{"dtype"},
-                                   Field{"weights"},
-                                   Field{"path"},
-                                   Field{"threads", count},
-                                   Field{"origin"},
-                                   Field{"executable", flag},
-                                   Field{"unsupported"},
-                                   Field{"bytes_per_weight", figure},
-                                   Field{"gemm_tokens", count},
-                                   Field{"gemm_gflop_per_s", figure},
-                                   Field{"gemv_gb_per_s", figure},
-                                   Field{"batch_tokens", counts},
-                                   Field{"batch_gflop_per_s", figures}};
+template <std::size_t A, std::size_t B>
+constexpr std::array<Field, A + B> joined(const std::array<Field, A>& a, const std::array<Field, B>& b) {
+    std::array<Field, A + B> all{};
+    for (std::size_t i = 0; i < A; ++i) all[i] = a[i];
+    for (std::size_t i = 0; i < B; ++i) all[A + i] = b[i];
+    return all;
+}
+
+// Of every kernel's rate.
+constexpr std::array rate{Field{"threads", count}, Field{"origin"}, Field{"executable", flag}, Field{"unsupported"}};
+constexpr std::array product_rates = joined(
+    rate, std::array{Field{"dtype"}, Field{"weights"}, Field{"path"}, Field{"bytes_per_weight", figure},
+                     Field{"gemm_tokens", count}, Field{"gemm_gflop_per_s", figure}, Field{"gemv_gb_per_s", figure},
+                     Field{"batch_tokens", counts}, Field{"batch_gflop_per_s", figures}});
 constexpr std::array compute{Field{"backend"}, Field{"method"}, Field{"rates", tables, product_rates}};
-constexpr std::array attention_rates{Field{"kv_dtype"},
-                                     Field{"head_dim", count},
-                                     Field{"threads", count},
-                                     Field{"origin"},
-                                     Field{"executable", flag},
-                                     Field{"unsupported"},
-                                     Field{"prefill_gflop_per_s", figure},
-                                     Field{"decode_gb_per_s", figure}};
+constexpr std::array attention_rates =
+    joined(rate, std::array{Field{"kv_dtype"}, Field{"head_dim", count}, Field{"prefill_gflop_per_s", figure},
+                            Field{"decode_gb_per_s", figure}});
 constexpr std::array attention{Field{"method"}, Field{"rates", tables, attention_rates}};
-constexpr std::array codec_rates{Field{"codec"},
-                                 Field{"threads", count},
-                                 Field{"origin"},
-                                 Field{"executable", flag},
-                                 Field{"unsupported"},
-                                 Field{"encode_gb_per_s", figure},
-                                 Field{"decode_gb_per_s", figure},
-                                 Field{"stored_ratio", figure}};
+constexpr std::array codec_rates =
+    joined(rate, std::array{Field{"codec"}, Field{"encode_gb_per_s", figure}, Field{"decode_gb_per_s", figure},
+                            Field{"stored_ratio", figure}});
 constexpr std::array kv_codecs{Field{"method"}, Field{"rates", tables, codec_rates}};
 
 constexpr std::array copies{Field{"origin"},
@@ -184,14 +194,6 @@ constexpr std::array machine{Field{"threads_measured", count},
                              Field{"disk", table, storage},
                              Field{"shm", table, storage}};
 
-template <std::size_t A, std::size_t B>
-constexpr std::array<Field, A + B> joined(const std::array<Field, A>& a, const std::array<Field, B>& b) {
-    std::array<Field, A + B> all{};
-    for (std::size_t i = 0; i < A; ++i) all[i] = a[i];
-    for (std::size_t i = 0; i < B; ++i) all[A + i] = b[i];
-    return all;
-}
-
 constexpr std::array fleet_machine =
     joined(std::array{Field{"name"}, Field{"ranks", counts}, Field{"count", count}}, machine);
 constexpr std::array links{Field{"from"},
@@ -217,11 +219,10 @@ using Json = nlohmann::json;
 bool is_count(const Json& value) {
     return value.is_number_unsigned() || (value.is_number_integer() && value.get<std::int64_t>() >= 0);
 }
-bool is_number(const Json& value) { return value.is_number() && std::isfinite(value.get<double>()); }
 // Beyond any machine, and still far from where products of figures leave the range of doubles.
 constexpr double least_figure = 1e-18, most_figure = 1e18;
 bool is_figure(const Json& value) {
-    return is_number(value) && value.get<double>() >= least_figure && value.get<double>() <= most_figure;
+    return value.is_number() && value.get<double>() >= least_figure && value.get<double>() <= most_figure;
 }
 bool is_text(const Json& value) { return value.is_string(); }
 
@@ -240,8 +241,6 @@ const char* expected(Kind kind) {
             return "a whole number, 0 or more";
         case figure:
             return "a number above 0, at most 1e18 (what is not known is left out)";
-        case number:
-            return "a number";
         case texts:
             return "a list of strings";
         case counts:
@@ -266,8 +265,6 @@ bool fits(const Json& value, Kind kind) {
             return is_count(value);
         case figure:
             return is_figure(value);
-        case number:
-            return is_number(value);
         case texts:
             return is_list(value, is_text);
         case counts:
@@ -324,11 +321,9 @@ Status check_table(const Json& table_value, std::span<const Field> fields, std::
 
 }  // namespace
 
-std::span<const Field> profile_fields() noexcept { return document; }
-
 Status check_fields(const Json& value, std::string_view name) {
     if (!value.is_object()) return fail(Errc::bad_input, "{}: must be a table", name);
-    return check_table(value, profile_fields(), name, "");
+    return check_table(value, document, name, "");
 }
 
 }  // namespace hetero::hw

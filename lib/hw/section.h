@@ -13,19 +13,23 @@ namespace hetero::hw {
 
 using Json = nlohmann::ordered_json;
 
+inline constexpr const char* not_measured = "not measured: measuring was turned off";
+inline constexpr const char* not_recorded = "not part of a recorded machine";
+
 struct Context {
     const ProbeOptions& options;
     SystemLimits limits;
     int threads = 1;  // of the probes that use all threads
     [[nodiscard]] bool recorded() const { return !options.root.empty(); }
+    // Why nothing is measured; null: it is.
+    [[nodiscard]] const char* measures_nothing() const {
+        return recorded() ? not_recorded : options.measure ? nullptr : not_measured;
+    }
     [[nodiscard]] std::string path(std::string_view absolute) const { return options.root + std::string(absolute); }
 };
 
 // A probe returns the content of its section.
 using Probe = Json (*)(const Context&);
-
-inline constexpr const char* not_measured = "not measured: measuring was turned off";
-inline constexpr const char* not_recorded = "not part of a recorded machine";
 
 // name = null, NAME_unknown = reason.
 inline void put_unknown(Json& section, const std::string& name, const std::string& reason) {
@@ -39,6 +43,13 @@ void put(Json& section, const std::string& name, const std::optional<T>& value, 
     } else {
         put_unknown(section, name, reason);
     }
+}
+
+// An entry for what has no executable path here.
+[[nodiscard]] inline Json unsupported(Json entry, const std::string& reason) {
+    entry["executable"] = false;
+    entry["unsupported"] = reason;
+    return entry;
 }
 
 [[nodiscard]] double rounded(double value);  // 4 significant digits: no measured rate has more

@@ -27,6 +27,20 @@ struct Format {
 constexpr std::array formats{Format{"f16", KvCodes::floats, 0, false}, Format{"int8", KvCodes::i8, 0, false},
                              Format{"int4", KvCodes::u4, 32, true}, Format{"fp8_e4m3fn", KvCodes::e4m3fn, 0, false}};
 
+// Bytes of the codes of one token of K or V of one head.
+std::size_t code_bytes(const Format& format, std::size_t head_dim) {
+    if (format.codes == KvCodes::floats) return 2 * head_dim;
+    return is_paired(format.codes) ? head_dim / 2 : head_dim;
+}
+std::size_t groups_of(const Format& format, std::size_t head_dim) {
+    if (format.codes == KvCodes::floats) return 0;
+    return format.group == 0 ? 1 : head_dim / format.group;
+}
+// With scales.
+std::size_t token_bytes(const Format& format, std::size_t head_dim) {
+    return code_bytes(format, head_dim) + 2 * groups_of(format, head_dim) * (format.zeros ? 2 : 1);
+}
+
 std::uint16_t half(float value) {
     std::uint16_t bits = 0;
     kernels::ops().f32_to_f16(&value, &bits, 1);
@@ -44,11 +58,9 @@ public:
           tokens_(tokens),
           queries_(queries),
           pool_(pool),
-          row_bytes_(format.codes == KvCodes::floats ? 2 * head_dim : head_dim / (is_paired(format.codes) ? 2 : 1)),
-          groups_(format.codes == KvCodes::floats ? 0
-                  : format.group == 0             ? 1
-                                                  : head_dim / format.group),
-          tile_bytes_(page_tokens * (row_bytes_ + 2 * groups_ * (format.zeros ? 2 : 1))),
+          row_bytes_(code_bytes(format, head_dim)),
+          groups_(groups_of(format, head_dim)),
+          tile_bytes_(page_tokens * token_bytes(format, head_dim)),
           memory_((tokens + page_tokens - 1) / page_tokens * 2 * kv_heads * tile_bytes_),
           q_(queries * kv_heads * query_heads * head_dim),
           out_(q_.size()),
@@ -98,8 +110,7 @@ public:
     }
     // Bytes of K and V that decode reads, scales included.
     [[nodiscard]] double decode_bytes() const {
-        const std::size_t token = row_bytes_ + 2 * groups_ * (format_.zeros ? 2 : 1);
-        return static_cast<double>(2 * kv_heads_ * tokens_ * token);
+        return static_cast<double>(2 * kv_heads_ * tokens_ * token_bytes(format_, dim_));
     }
 
     [[nodiscard]] std::span<const float> out() const { return out_; }
@@ -213,12 +224,8 @@ Json measure(const Context& context, const Format& format, std::size_t head_dim,
     entry["kv_dtype"] = format.kv_dtype;
     entry["head_dim"] = head_dim;
     entry["threads"] = pool.size();
-    const auto why = fault(format, head_dim, pool);
-    entry["executable"] = !why.has_value();
-    if (why) {
-        entry["unsupported"] = *why;
-        return entry;
-    }
+    if (const auto why = fault(format, head_dim, pool)) return unsupported(std::move(entry), *why);
+    entry["executable"] = true;
     const double budget_s = context.options.seconds_each / 8;
     {
         const bool quick = context.options.quick;
@@ -227,8 +234,7 @@ Json measure(const Context& context, const Format& format, std::size_t head_dim,
         entry["prefill_gflop_per_s"] = rounded(cache.prefill_flop() / seconds / 1e9);
     }
     constexpr std::size_t tokens = 4096;
-    const double one_head = Cache(format, head_dim, 1, page_tokens, 1, pool).decode_bytes() * tokens / page_tokens;
-    const auto kv_heads = std::max<std::size_t>(1, static_cast<std::size_t>(static_cast<double>(kv_bytes) / one_head));
+    const std::size_t kv_heads = std::max<std::size_t>(1, kv_bytes / (2 * tokens * token_bytes(format, head_dim)));
     Cache cache(format, head_dim, kv_heads, tokens, 1, pool);
     cache.decode();
     const double seconds = best_seconds(budget_s, [&] { cache.decode(); });
@@ -240,8 +246,8 @@ Json measure(const Context& context, const Format& format, std::size_t head_dim,
 
 Json probe_attention(const Context& context) {
     Json section;
-    if (context.recorded() || !context.options.measure) {
-        put_unknown(section, "rates", context.recorded() ? not_recorded : not_measured);
+    if (const char* reason = context.measures_nothing()) {
+        put_unknown(section, "rates", reason);
         return section;
     }
     const bool quick = context.options.quick;

@@ -38,12 +38,8 @@ Json measure(const Context& context, const Subject& subject, Path path, std::spa
     entry["weights"] = std::string(kernels::dtype_info(subject.weights).name);
     entry["path"] = path == Path::fast ? "fast" : "precise";
     entry["threads"] = pool.size();
-    const auto fault = products.fault();
-    entry["executable"] = !fault.has_value();
-    if (fault) {
-        entry["unsupported"] = *fault;
-        return entry;
-    }
+    if (const auto fault = products.fault()) return unsupported(std::move(entry), *fault);
+    entry["executable"] = true;
     const bool quick = context.options.quick;
     const double budget_s = context.options.seconds_each / 8;
     std::size_t tokens = path == Path::fast ? Products::max_tokens : precise_gemm_tokens;
@@ -72,8 +68,7 @@ Json measure(const Context& context, const Subject& subject, Path path, std::spa
 
 Json probe_compute(const Context& context) {
     Json section;
-    if (context.recorded() || !context.options.measure) {
-        const char* reason = context.recorded() ? not_recorded : not_measured;
+    if (const char* reason = context.measures_nothing()) {
         put_unknown(section, "backend", reason);
         put_unknown(section, "rates", reason);
         return section;
@@ -101,8 +96,7 @@ Json probe_compute(const Context& context) {
         }
         return entries;
     });
-    for (const auto& [dtype, reason] : lacking)
-        rates.push_back(Json{{"dtype", dtype}, {"executable", false}, {"unsupported", reason}});
+    for (const auto& [dtype, reason] : lacking) rates.push_back(unsupported(Json{{"dtype", dtype}}, reason));
     section["rates"] = rates;
     return section;
 }

@@ -40,8 +40,8 @@ Json probe_energy(const Context& context) {
         const char* unreadable = "its counter cannot be read by this user";
         put(entry, "energy_j", joules(energy_uj), unreadable);
         put(entry, "energy_range_j", joules(read_integer(folder + "/max_energy_range_uj")), unreadable);
-        if (context.recorded() || !context.options.measure) {
-            put_unknown(entry, "power_w", context.recorded() ? not_recorded : not_measured);
+        if (const char* reason = context.measures_nothing()) {
+            put_unknown(entry, "power_w", reason);
         } else {
             put(entry, "power_w", energy_uj ? power_w(folder, *energy_uj) : std::nullopt, unreadable);
         }

@@ -25,6 +25,8 @@ Json unknown_side(const std::string& reason) {
     return side;
 }
 
+std::string cuda_version_text(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
+
 namespace nvml {
 
 using Device = void*;
@@ -165,8 +167,7 @@ Json probe(const Context&) {
         ok(api.driver_version, version, unsigned{sizeof version}) ? std::optional(std::string(version)) : std::nullopt,
         "NVML does not report it");
     int cuda = 0;
-    put(side, "cuda_version",
-        ok(api.cuda_version, &cuda) ? std::optional(fmt::format("{}.{}", cuda / 1000, cuda % 1000 / 10)) : std::nullopt,
+    put(side, "cuda_version", ok(api.cuda_version, &cuda) ? std::optional(cuda_version_text(cuda)) : std::nullopt,
         "NVML does not report it");
     unsigned count = 0;
     if (const int code = api.count(&count); code != 0) {
@@ -191,8 +192,7 @@ using namespace hetero::hw::cuda;
 Json no_kernels(const char* key, std::initializer_list<const char*> types) {
     Json rates = Json::array();
     for (const char* type : types)
-        rates.push_back(
-            Json{{key, type}, {"executable", false}, {"unsupported", "this build has no kernels for CUDA"}});
+        rates.push_back(unsupported(Json{{key, type}}, "this build has no kernels for CUDA"));
     return Json{{"rates", rates}};
 }
 
@@ -207,6 +207,7 @@ Json probe(const Context& context) {
     auto* device_name = lib.symbol<DeviceGetName>("cuDeviceGetName");
     auto* total_memory = lib.symbol<DeviceTotalMem>("cuDeviceTotalMem_v2");
     auto* attribute = lib.symbol<DeviceGetAttribute>("cuDeviceGetAttribute");
+    auto* pci_bus_id = lib.symbol<DeviceGetPciBusId>("cuDeviceGetPCIBusId");
     if (!init || !device_count || !device_get || !device_name || !total_memory || !attribute) {
         return unknown_side("libcuda.so.1 lacks its functions");
     }
@@ -223,9 +224,8 @@ Json probe(const Context& context) {
     Json side;
     int version = 0;
     put(side, "cuda_version",
-        driver_version != nullptr && driver_version(&version) == 0
-            ? std::optional(fmt::format("{}.{}", version / 1000, version % 1000 / 10))
-            : std::nullopt,
+        driver_version != nullptr && driver_version(&version) == 0 ? std::optional(cuda_version_text(version))
+                                                                   : std::nullopt,
         "CUDA does not report it");
     int count = 0;
     if (const int code = device_count(&count); code != 0) {
@@ -254,7 +254,6 @@ Json probe(const Context& context) {
         put(out, "multiprocessors", get(multiprocessor_count), "CUDA does not report it");
         put(out, "l2_cache_bytes", get(l2_cache_bytes), "CUDA does not report it");
         char id[32] = "";
-        auto* pci_bus_id = lib.symbol<DeviceGetPciBusId>("cuDeviceGetPCIBusId");
         put(out, "pci_bus_id",
             pci_bus_id != nullptr && pci_bus_id(id, sizeof id, device) == 0 ? std::optional(std::string(id))
                                                                             : std::nullopt,

@@ -63,8 +63,8 @@ Json probe_clock(const Context& context) {
         section["synchronized"] = synchronized != TIME_ERROR && (state.status & STA_UNSYNC) == 0;
         section["max_error_us"] = state.maxerror;
     }
-    if (context.recorded() || !context.options.measure) {
-        put_unknown(section, "clock_read_ns", context.recorded() ? not_recorded : not_measured);
+    if (const char* reason = context.measures_nothing()) {
+        put_unknown(section, "clock_read_ns", reason);
     } else {
         constexpr int reads = 100'000;
         const auto start = std::chrono::steady_clock::now();

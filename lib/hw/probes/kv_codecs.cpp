@@ -112,18 +112,10 @@ Json measure(const Context& context, const char* text, std::size_t tokens, Threa
     entry["codec"] = text;
     entry["threads"] = pool.size();
     const auto spec = quant::parse_spec(text);
-    if (!spec) {
-        entry["executable"] = false;
-        entry["unsupported"] = spec.error().message;
-        return entry;
-    }
+    if (!spec) return unsupported(std::move(entry), spec.error().message);
     Codes codes(*spec, tokens, pool);
-    const auto why = fault(codes);
-    entry["executable"] = !why.has_value();
-    if (why) {
-        entry["unsupported"] = *why;
-        return entry;
-    }
+    if (const auto why = fault(codes)) return unsupported(std::move(entry), *why);
+    entry["executable"] = true;
     const double budget_s = context.options.seconds_each / 8;
     const double bytes = static_cast<double>(tokens * row_bytes);
     entry["encode_gb_per_s"] =
@@ -138,8 +130,8 @@ Json measure(const Context& context, const char* text, std::size_t tokens, Threa
 
 Json probe_kv_codecs(const Context& context) {
     Json section;
-    if (context.recorded() || !context.options.measure) {
-        put_unknown(section, "rates", context.recorded() ? not_recorded : not_measured);
+    if (const char* reason = context.measures_nothing()) {
+        put_unknown(section, "rates", reason);
         return section;
     }
     const std::uint64_t bytes = std::min<std::uint64_t>((context.options.quick ? 8ULL : 64ULL) << 20,

@@ -193,19 +193,13 @@ Json probe_memory_bandwidth(const Context& context) {
         "read: sum of three f32 arrays, eight streams; triad: a = b + 3 c, 12 bytes an element (the line that a store "
         "reads first is "
         "not counted); best round; threads bound to CPUs";
-    if (context.recorded() || !context.options.measure) {
-        const char* reason = context.recorded() ? not_recorded : not_measured;
-        put_unknown(section, "array_bytes", reason);
-        put_unknown(section, "rates", reason);
-        put_unknown(section, "node_rates", reason);
-        return section;
-    }
     // Three arrays far larger than most caches, in an eighth of what is available.
     const std::uint64_t wanted_bytes = (context.options.quick ? 32ULL : 256ULL) << 20;
     const std::uint64_t array_bytes = std::min(wanted_bytes, context.limits.memory_available_bytes / 24);
-    if (array_bytes < (1U << 20)) {
-        for (const char* field : {"array_bytes", "rates", "node_rates"})
-            put_unknown(section, field, "too little memory is available");
+    const char* reason = context.measures_nothing();
+    if (reason == nullptr && array_bytes < (1U << 20)) reason = "too little memory is available";
+    if (reason != nullptr) {
+        for (const char* field : {"array_bytes", "rates", "node_rates"}) put_unknown(section, field, reason);
         return section;
     }
     const std::size_t n = array_bytes / sizeof(float);

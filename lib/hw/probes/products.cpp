@@ -54,7 +54,8 @@ Products::Products(DType type, Path path, std::span<std::byte> memory, ThreadPoo
       packing_(kernels::packing_of(type)),
       tiles_(path == Path::fast ? kernels::tile_ops() : nullptr),
       row_bytes_(kernels::dtype_bytes(type, cols)),
-      group_bytes_(kernels::packed_bytes(packing_, kernels::packed_rows, cols)),
+      group_bytes_(path == Path::fast ? kernels::packed_bytes(packing_, distinct_rows, cols)
+                                      : distinct_rows * row_bytes_),
       weights_(memory.data()),
       distinct_(random_rows(type, row_bytes_)),
       x_(max_tokens * cols),
@@ -71,12 +72,9 @@ Products::Products(DType type, Path path, std::span<std::byte> memory, ThreadPoo
 }
 
 double Products::bytes_per_weight() const {
-    return static_cast<double>(path_ == Path::fast ? group_bytes_ : distinct_rows * row_bytes_) /
-           static_cast<double>(distinct_rows * cols);
+    return static_cast<double>(group_bytes_) / static_cast<double>(distinct_rows * cols);
 }
-std::size_t Products::bytes() const {
-    return rows_ / distinct_rows * (path_ == Path::fast ? group_bytes_ : distinct_rows * row_bytes_);
-}
+std::size_t Products::bytes() const { return rows_ / distinct_rows * group_bytes_; }
 
 void Products::fill(std::span<std::byte> memory) {
     std::vector<std::byte> group = distinct_;

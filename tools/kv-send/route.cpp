@@ -1,7 +1,6 @@
 #include "route.h"
 
 #include <chrono>
-#include <filesystem>
 
 #include "base/clock.h"
 #include "common/group.h"
@@ -24,8 +23,7 @@ public:
     Status begin(const kv::Header& header) override {
         kv::Header noted = header;
         noted.provenance.push_back(entry_);
-        if (noted.shard.tp_rank != 0)  // the first rank has them
-            for (kv::Sequence& sequence : noted.sequences) sequence.logits.clear();
+        drop_logits_of_others(noted);
         return inner_->begin(noted);
     }
     Status write_layer(const kv::Layer& layer) override { return inner_->write_layer(layer); }
@@ -34,8 +32,7 @@ public:
     }
     Status complete(const kv::Header& header) override {
         kv::Header noted = header;
-        if (noted.shard.tp_rank != 0)
-            for (kv::Sequence& sequence : noted.sequences) sequence.logits.clear();
+        drop_logits_of_others(noted);
         return inner_->complete(noted);
     }
     Status commit() override { return inner_->commit(); }
@@ -48,16 +45,13 @@ private:
 };
 
 Result<std::unique_ptr<kv::Sink>> noted(Tool& tool, std::unique_ptr<kv::Sink> sink, std::uint32_t n) {
-    HETERO_TRY(const std::string run, read_once([] { return Result<std::string>(random_id()); }));
+    HETERO_TRY(const std::string run, run_id());
     return std::make_unique<NotedSink>(std::move(sink),
                                        tool.provenance(fmt::format("reshard tp={} shards={}", n, run)));
 }
 
 Result<std::vector<std::string>> shard_names(const Endpoint& whole, std::uint32_t n) {
-    std::error_code error;
-    if (std::filesystem::exists(whole.path, error))
-        return fail(Errc::bad_input, "{}: is there, and would be read instead of the shards beside it; remove it",
-                    whole.path);
+    HETERO_CHECK(check_no_whole(whole.path));
     std::vector<std::string> names;
     for (std::uint32_t rank = 0; rank < n; ++rank) names.push_back(kv::shard_path(whole.path, rank, n));
     return names;

@@ -77,8 +77,6 @@ std::vector<kv::ShardLink> links_from(const kv::StateFiles& files, const kv::Hea
 
 }  // namespace
 
-bool is_pages(const std::string& text) { return text.ends_with(".safetensors"); }
-
 Result<Route> Route::plan(const std::string& input, const std::string& output, std::uint64_t split,
                           const kv::PageLayout& layout, const TransferOptions& transfer) {
     Route route;
@@ -106,13 +104,14 @@ Result<Route> Route::plan(const std::string& input, const std::string& output, s
         route.transfer_.hold_shards = true;
         route.transfer_.shards = to_file;
     }
-    route.pages_ = (from.kind == EndpointKind::file && is_pages(from.path)) || (to_file && is_pages(output));
+    const bool to_pages = to && is_pages(*to);
+    route.pages_ = is_pages(from) || to_pages;
     route.sets_ = tp > 1 || from.ranks > 1 || (to && to->ranks > 1);
     if (route.sets_ && from.kind == EndpointKind::pipe)
         return fail(Errc::usage, "{}: - cannot be read by ranks that share a state; name a file", output);
-    if (tp > 1 && to_file && is_pages(output))
+    if (tp > 1 && to_pages)
         return fail(Errc::usage, "--tp: {}: ranks write hetero-kv files; convert them then, or use --split", output);
-    if (from.kind == EndpointKind::file && is_pages(from.path)) {
+    if (is_pages(from)) {
         HETERO_TRY(auto pages, kv::open_pages(from.path));
         route.files_.emplace();
         route.files_->name = from.path;
@@ -162,8 +161,7 @@ Result<OpenedSource> Route::open_input(const Tool& tool, const Endpoint& input,
 
 Result<std::unique_ptr<kv::Sink>> Route::open_one(const Endpoint& output,
                                                   const transport::TransportOptions& options) const {
-    if (output.kind == EndpointKind::file && is_pages(output.path))
-        return kv::create_pages(output.path, layout_, options.overwrite);
+    if (is_pages(output)) return kv::create_pages(output.path, layout_, options.overwrite);
     return transport::open_sink(output, options);
 }
 

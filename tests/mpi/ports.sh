@@ -19,6 +19,8 @@ if "$mpirun" --version | grep -q "Open MPI) 5"; then
   exit 77
 fi
 limit_s=100  # a guard against hanging
+model=$testdata/golden/tiny/gguf/llama-f32.gguf
+declare -A pid  # [NAME] of begin
 
 no() {
   echo "FAILED: $*"
@@ -30,12 +32,10 @@ begin() {  # NAME COMMAND...: in the background; its status by the end of finish
   shift
   timeout -k 5 $limit_s "$@" </dev/null >"$name.out" 2>"$name.err" &
   started+=($!)
-  eval "pid_$name=$!"
+  pid[$name]=$!
 }
 finish() {  # NAME STATUS
-  local pid
-  eval "pid=\$pid_$1"
-  wait "$pid" 2>/dev/null
+  wait "${pid[$1]}" 2>/dev/null
   local status=$?
   [ $status -eq "$2" ] || no "$1 ended with status $status, not $2"
 }
@@ -43,6 +43,10 @@ says() { grep -qE -- "$2" "$1.err" || no "$1 does not say: $2"; }
 published() {
   for ((i = 0; i < 600; ++i)); do [ -e a.port ] && return; sleep 0.1; done
   no "nothing was published"
+}
+tokens_of_one_process() {  # IDS N: onto what is expected
+  state one.h5 "$1"
+  "$bin/hetero-decode" -m "$model" one.h5 -n "$2" --ignore-eos >>expected || no "no tokens"
 }
 same_text() {  # mpirun gives a rank a terminal, on which the text ends with its line
   local bytes
@@ -55,18 +59,16 @@ clean() {
   [ -z "$left" ] || no "left behind: $left"
 }
 no_server() {  # NAME: the process has ended, and with it the ompi-server that it started
-  local pid
-  eval "pid=\$pid_$1"
-  for ((i = 0; i < 50; ++i)); do pgrep -P "$pid" >/dev/null || return 0; sleep 0.1; done
+  for ((i = 0; i < 50; ++i)); do pgrep -P "${pid[$1]}" >/dev/null || return 0; sleep 0.1; done
   no "$1 left a process"
 }
-state() { "$bin/hetero-prefill" -m "$testdata/golden/tiny/gguf/llama-f32.gguf" --tokens 5,17,301,44,8,90 -o "$1" 2>/dev/null || no "no state"; }
+state() {  # FILE [IDS]
+  "$bin/hetero-prefill" -m "$model" --tokens "${2:-5,17,301,44,8,90}" -o "$1" --force 2>/dev/null || no "no state"
+}
 
 case $scenario in
   tokens)  # two singletons, and two mpiruns which were told of no server: the tokens of one process
-    model=$testdata/golden/tiny/gguf/llama-f32.gguf
-    "$bin/hetero-prefill" -m "$model" --tokens 5,17,301,44,8 -o one.h5 2>/dev/null || no "no state"
-    "$bin/hetero-decode" -m "$model" one.h5 -n 16 --ignore-eos >expected || no "no tokens"
+    tokens_of_one_process 5,17,301,44,8 16
     for launcher in "" "$mpirun --oversubscribe -n 1"; do
       begin decode $launcher "$bin/hetero-decode" -m "$model" mpi-port:a.port -n 16 --ignore-eos
       begin prefill $launcher "$bin/hetero-prefill" -m "$model" --tokens 5,17,301,44,8 -o mpi-port:a.port
@@ -75,9 +77,7 @@ case $scenario in
       clean
     done ;;
   group)  # both sides compute with several ranks; mpirun has to know the server then
-    model=$testdata/golden/tiny/gguf/llama-f32.gguf
-    "$bin/hetero-prefill" -m "$model" --tokens 5,17,301,44,8 -o one.h5 2>/dev/null || no "no state"
-    "$bin/hetero-decode" -m "$model" one.h5 -n 16 --ignore-eos >expected || no "no tokens"
+    tokens_of_one_process 5,17,301,44,8 16
     ompi-server --no-daemonize -r "$work/uri" >/dev/null 2>&1 &
     started+=($!)
     for ((i = 0; i < 300; ++i)); do [ -s uri ] && break; sleep 0.1; done
@@ -112,22 +112,19 @@ case $scenario in
       begin send "$bin/kv-send" a.h5 -o mpi-port:a.port --wait 60 --timeout 2
       for ((j = 0; j < 2000; ++j)); do [ -e a.port ] || break; sleep 0.005; done
       sleep "0.0$((RANDOM % 40 + 10))"
-      eval "kill -9 \$(pgrep -P \$pid_send)" 2>/dev/null
-      wait "$pid_send" 2>/dev/null
+      kill -9 $(pgrep -P "${pid[send]}") 2>/dev/null
+      wait "${pid[send]}" 2>/dev/null
     done
     begin send "$bin/kv-send" a.h5 -o mpi-port:a.port --wait 60
     finish send 0
-    last=$(ls -t out-*.h5 | head -1)
     for file in out-*.h5; do cmp a.h5 "$file" || no "$file differs"; done
-    kill "$(pgrep -P "$pid_receive")"
-    wait "$pid_receive" 2>/dev/null
+    kill "$(pgrep -P "${pid[receive]}")"
+    wait "${pid[receive]}" 2>/dev/null
     clean; no_server receive ;;
   decode_in_turn)
-    model=$testdata/golden/tiny/gguf/llama-f32.gguf
     begin decode "$bin/hetero-decode" -m "$model" mpi-port:a.port -n 8 --ignore-eos --count 2
     for ids in 5,17,301 44,8,90; do
-      "$bin/hetero-prefill" -m "$model" --tokens "$ids" -o one.h5 --force 2>/dev/null || no "no state"
-      "$bin/hetero-decode" -m "$model" one.h5 -n 8 --ignore-eos >>expected || no "no tokens"
+      tokens_of_one_process "$ids" 8
       begin prefill "$bin/hetero-prefill" -m "$model" --tokens "$ids" -o mpi-port:a.port --wait 60
       finish prefill 0
     done
@@ -150,8 +147,8 @@ case $scenario in
     state a.h5
     begin receive "$bin/kv-send" mpi-port:a.port -o b.h5 --wait 60
     published
-    kill -9 "$(pgrep -P "$pid_receive")"
-    wait "$pid_receive" 2>/dev/null
+    kill -9 "$(pgrep -P "${pid[receive]}")"
+    wait "${pid[receive]}" 2>/dev/null
     [ -e a.port ] || no "the file should be there"
     begin send "$bin/kv-send" a.h5 -o mpi-port:a.port --wait 1
     finish send 5
@@ -187,9 +184,9 @@ case $scenario in
     for options in "--wait 60" "--count 0"; do
       begin receive "$bin/kv-send" mpi-port:a.port -o out-%n.h5 $options
       published
-      child=$(pgrep -P "$pid_receive")
+      child=$(pgrep -P "${pid[receive]}")
       kill "$child"
-      wait "$pid_receive" 2>/dev/null
+      wait "${pid[receive]}" 2>/dev/null
       for ((i = 0; i < 50; ++i)); do [ -e a.port ] || break; sleep 0.1; done
       clean
       for ((i = 0; i < 50; ++i)); do pgrep -P "$child" >/dev/null || break; sleep 0.1; done

@@ -1,21 +1,7 @@
 #!/bin/bash
 # reshard.sh SCENARIO BIN_DIR MPIRUN TESTDATA: kv-send between ranks that hold shards of a state.
-set -u
-scenario=$1 bin=$2 mpirun=$3 testdata=$4
-work=$(mktemp -d) || exit 1
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PATH=$bin:$PATH
-limit_s=60
+. "$(dirname "$0")/job.bash" || exit 1
 
-no() { echo "FAILED: $*"; [ ! -e err ] || { echo "stderr:"; cat err; }; exit 1; }
-job() {
-  rm -f code.*
-  timeout -k 5 $limit_s "$mpirun" --oversubscribe "$@" </dev/null >out 2>err
-  status=$?
-  [ "$status" -ne 124 ] || no "the job did not end by itself: $*"
-}
-runs() { job "$@"; [ "$status" -eq 0 ] || no "status $status: $*"; }
 refuses() {  # STATUS PATTERN ARGUMENTS; nothing is left behind
   local expected=$1 pattern=$2
   shift 2
@@ -24,7 +10,6 @@ refuses() {  # STATUS PATTERN ARGUMENTS; nothing is left behind
   grep -qE -- "$pattern" err || no "no '$pattern': $*"
   [ -z "$(ls x.* 2>/dev/null)" ] || no "there is an output: $*"
 }
-same_state() { kv-verify "$1" "$2" --eps 0 -q >/dev/null || no "$1 and $2 differ"; }
 files() { ls "$1".tp*of*.h5 | wc -l; }
 send() {  # FROM M N TO: from the files of m ranks, as m ranks, to n ranks and their files
   local from=$1 m=$2 n=$3 to=$4 tp_m=() tp_n=() first=mpi:$2 last=mpi:0

@@ -1,27 +1,11 @@
 #!/bin/bash
 # streaming.sh SCENARIO BIN_DIR MPIRUN TESTDATA: states that are sent while they are computed.
-set -u
-scenario=$1 bin=$2 mpirun=$3 testdata=$4
-work=$(mktemp -d) || exit 1
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PATH=$bin:$PATH
-limit_s=60
+. "$(dirname "$0")/job.bash" || exit 1
 llama=$testdata/golden/tiny/gguf/llama-q8_0.gguf
-mkdir gemma3 && ln -s "$testdata"/golden/tiny/gemma3_text/bf16/* "$testdata"/tokenizer/bytebpe512/* gemma3/
+make_gemma3
 awk 'BEGIN { for (i = 0; i < 90; ++i) printf "%d ", (i * i * 13 + i * 5 + 97) % 500 }' >ids
 
-no() { echo "FAILED: $*"; [ ! -e err ] || { echo "stderr:"; cat err; }; exit 1; }
-job() {
-  local begin=$SECONDS
-  timeout -k 5 $limit_s "$mpirun" --oversubscribe "$@" </dev/null >out 2>err
-  status=$?
-  took=$((SECONDS - begin))
-  [ "$status" -ne 124 ] && [ "$took" -lt $limit_s ] || no "the job did not end by itself: $*"
-}
-runs() { job "$@"; [ "$status" -eq 0 ] || no "status $status: $*"; }
 field() { tr -d ' \n' <"$1" | grep -oE "\"$2\":[^,}]*" | head -1 | cut -d: -f2; }
-ids() { tr -d ' \n' <"$1" | grep -o '"token_ids":\[[0-9,]*\]'; }
 same_state() {  # numbers, logits and pending tokens
   kv-verify "$1" "$2" --eps 0 --json -q >compared || no "$1 and $2 differ"
   [ "$(field compared logits_max_abs)" = 0.0 ] || no "the logits of $1 and $2 differ"

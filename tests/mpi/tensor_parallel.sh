@@ -1,27 +1,10 @@
 #!/bin/bash
 # tensor_parallel.sh SCENARIO BIN_DIR MPIRUN TESTDATA: runs the tools with --tp under mpirun and checks what they give.
-set -u
-scenario=$1 bin=$2 mpirun=$3 testdata=$4
-work=$(mktemp -d) || exit 1
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PATH=$bin:$PATH
-limit_s=60
+. "$(dirname "$0")/job.bash" || exit 1
 llama=$testdata/golden/tiny/gguf/llama-f32.gguf
 prompt=5,17,301,44,8,90,411,33,2,250,77
-# A folder of the goldens with a tokenizer, which they come without.
-mkdir gemma3 && ln -s "$testdata"/golden/tiny/gemma3_text/bf16/* "$testdata"/tokenizer/bytebpe512/* gemma3/
+make_gemma3
 
-no() { echo "FAILED: $*"; [ ! -e err ] || { echo "stderr:"; cat err; }; exit 1; }
-job() {
-  local begin=$SECONDS
-  rm -f code.*
-  timeout -k 5 $limit_s "$mpirun" --oversubscribe "$@" </dev/null >out 2>err
-  status=$?
-  took=$((SECONDS - begin))
-  [ "$status" -ne 124 ] && [ "$took" -lt $limit_s ] || no "the job did not end by itself: $*"
-}
-runs() { job "$@"; [ "$status" -eq 0 ] || no "status $status: $*"; }
 refuses() {  # STATUS PATTERN ARGUMENTS: one line of ours, and nothing left behind
   local expected=$1 pattern=$2
   shift 2
@@ -31,8 +14,6 @@ refuses() {  # STATUS PATTERN ARGUMENTS: one line of ours, and nothing left behi
   [ "$status" -eq "$expected" ] || no "status $status instead of $expected: $*"
   [ ! -e new.h5 ] || no "there is an output: $*"
 }
-ids() { tr -d ' \n' <"$1" | grep -o '"token_ids":\[[0-9,]*\]'; }
-same_state() { kv-verify "$1" "$2" --eps 0 -q >/dev/null || no "$1 and $2 differ"; }
 # one_more.sh RANK ARGUMENT COMMAND: that rank gets one more argument.
 cat >one_more.sh <<'END'
 #!/bin/bash

@@ -20,9 +20,6 @@ using Clock = std::chrono::steady_clock;
 
 // Only kv-send reads and writes the layouts of other engines: a state of that name would be taken for one of them.
 Status refuse_pages(const Endpoints& endpoints) {
-    const auto is_pages = [](const transport::Endpoint& one) {
-        return one.kind == transport::EndpointKind::file && one.path.ends_with(".safetensors");
-    };
     for (const transport::Endpoint& one : endpoints.inputs)
         if (is_pages(one))
             return fail(Errc::usage, "{0}: the layout of another engine: read it with kv-send {0} -o STATE.h5",
@@ -35,6 +32,10 @@ Status refuse_pages(const Endpoints& endpoints) {
 }
 
 }  // namespace
+
+bool is_pages(const transport::Endpoint& endpoint) {
+    return endpoint.kind == transport::EndpointKind::file && endpoint.path.ends_with(".safetensors");
+}
 
 transport::TransportOptions TransferOptions::transport(const Tool& tool) const {
     transport::TransportOptions result;
@@ -96,17 +97,17 @@ Result<Endpoints> prepare_endpoints(Tool& tool, const std::vector<std::string>& 
             endpoints->push_back(std::move(endpoint));
         }
     }
-    const auto is_mpi = [](const transport::Endpoint& one) { return one.is_link(); };
-    const bool any_mpi = std::any_of(result.inputs.begin(), result.inputs.end(), is_mpi) ||
-                         std::any_of(result.outputs.begin(), result.outputs.end(), is_mpi);
-    if (options.dry_run && any_mpi) {
+    const auto is_link = [](const transport::Endpoint& one) { return one.is_link(); };
+    const bool any_link = std::any_of(result.inputs.begin(), result.inputs.end(), is_link) ||
+                          std::any_of(result.outputs.begin(), result.outputs.end(), is_link);
+    if (options.dry_run && any_link) {
         return fail(Errc::usage,
                     "--dry-run moves nothing: there is no state to read from, or to write to, an mpi: or mpi-port: "
                     "endpoint");
     }
     if (!options.pages) HETERO_CHECK(refuse_pages(result));
     for (const char* name : {"fault", "max-rate"})
-        if (tool.options().on_command_line(name) && !any_mpi && !options.dry_run)
+        if (tool.options().on_command_line(name) && !any_link && !options.dry_run)
             return fail(Errc::usage, "--{} is for mpi: and mpi-port: endpoints, and there is none", name);
     const auto is_pipe = [](const transport::Endpoint& one) { return one.kind == transport::EndpointKind::pipe; };
     if (std::count_if(result.inputs.begin(), result.inputs.end(), is_pipe) > 1) {

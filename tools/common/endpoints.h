@@ -25,6 +25,9 @@ struct TransferOptions {
 
     [[nodiscard]] transport::TransportOptions transport(const Tool& tool) const;
 };
+// Whether it is a file in the layout of other engines (kv/pages_file.h).
+[[nodiscard]] bool is_pages(const transport::Endpoint& endpoint);
+
 // --timeout, --wait, --max-memory, --max-rate and --fault.
 void add_transfer_options(OptionTable& table, TransferOptions& options);
 // --tp and --shards

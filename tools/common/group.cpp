@@ -85,11 +85,6 @@ private:
 
 }  // namespace
 
-std::string random_id() {
-    std::random_device device;
-    return fmt::format("{:08x}{:08x}", device(), device());
-}
-
 Status join_group(Tool& tool) {
     Communicator& group = transport::group();
     if (group.size() == 1) return {};
@@ -111,6 +106,19 @@ Result<std::string> read_once(const std::function<Result<std::string>()>& read) 
     return std::string(text_of(bytes));
 }
 
+Result<std::string> run_id() {
+    return read_once([]() -> Result<std::string> {
+        std::random_device device;
+        return fmt::format("{:08x}{:08x}", device(), device());
+    });
+}
+
+Status check_no_whole(const std::string& path) {
+    std::error_code error;
+    if (!std::filesystem::exists(path, error)) return {};
+    return fail(Errc::bad_input, "{}: is there, and would be read instead of the shards beside it; remove it", path);
+}
+
 Status check_shards(const Tool& tool, const std::vector<transport::Endpoint>& outputs) {
     Communicator& group = transport::group();
     const auto check = [&]() -> Status {
@@ -118,15 +126,17 @@ Status check_shards(const Tool& tool, const std::vector<transport::Endpoint>& ou
             if (output.kind != transport::EndpointKind::file)
                 return fail(Errc::usage, "--shards: {} cannot be divided; write to a file",
                             transport::to_string(output));
-            std::error_code error;
-            if (group.is_root() && std::filesystem::exists(output.path, error))
-                return fail(Errc::bad_input,
-                            "{}: is there, and would be read instead of the shards beside it; remove it", output.path);
+            if (group.is_root()) HETERO_CHECK(check_no_whole(output.path));
             HETERO_CHECK(io::check_output_path(own_path(output), tool.overwrite()));
         }
         return {};
     };
     return group.agree(check());
+}
+
+void drop_logits_of_others(kv::Header& header) {
+    if (header.shard.tp_rank == 0) return;
+    for (kv::Sequence& sequence : header.sequences) sequence.logits.clear();
 }
 
 Result<std::unique_ptr<kv::Sink>> open_own_shard(const transport::Endpoint& whole,
@@ -152,11 +162,9 @@ Result<std::unique_ptr<kv::Sink>> GroupWriter::open(const transport::Endpoint& e
         return transport::open_sink(endpoint, options);
     }
     header.shard = session.shard();
-    HETERO_TRY(const std::string run, read_once([] { return Result<std::string>(random_id()); }));
+    HETERO_TRY(const std::string run, run_id());
     if (!header.provenance.empty()) header.provenance.back().what += " shards=" + run;  // of one run, see merge_shards
-    if (!group.is_root()) {
-        for (kv::Sequence& sequence : header.sequences) sequence.logits.clear();  // the first rank has them
-    }
+    drop_logits_of_others(header);
     return open_own_shard(endpoint, options);
 }
 

@@ -20,11 +20,17 @@ Status join_group(Tool& tool);
 // What `read` gives on the first rank, on all of them.
 Result<std::string> read_once(const std::function<Result<std::string>()>& read);
 
-// 16 hex digits that name a run: shards of different ones are not put together.
-[[nodiscard]] std::string random_id();
+// 16 hex digits that name a run, the same on all ranks: shards of different ones are not put together.
+Result<std::string> run_id();
+
+// No file is there of the name that the state of all shards goes by.
+Status check_no_whole(const std::string& path);
 
 // Outputs of shards are files, and each rank can write its own.
 Status check_shards(const Tool& tool, const std::vector<transport::Endpoint>& outputs);
+
+// The first shard alone has the logits of a state.
+void drop_logits_of_others(kv::Header& header);
 
 // This rank's file of a state in shards; it becomes visible with those of the other ranks, as far as that can be known
 // before.

@@ -150,6 +150,21 @@ Option& OptionTable::real(std::string flags, std::string argument, double* value
         std::move(help));
 }
 
+Option& OptionTable::positive(std::string flags, std::string argument, std::optional<double>* value, std::string help,
+                              bool of_time, double min, double max) {
+    auto assign = [value, of_time, min, max](std::string_view text) -> Status {
+        HETERO_TRY(const double number, of_time ? parse_duration_s(text) : parse_finite(text));
+        if (!(number > 0)) return fail(Errc::usage, "{} is not above 0", text);
+        if (number < min || number > max) return fail(Errc::usage, "{} is not within {}..{}", text, min, max);
+        *value = number;
+        return {};
+    };
+    return custom(
+        std::move(flags), std::move(argument), std::move(assign),
+        [value, of_time] { return *value ? fmt::format("{}{}", **value, of_time ? "s" : "") : std::string(); },
+        std::move(help));
+}
+
 Option& OptionTable::size(std::string flags, std::string argument, std::uint64_t* bytes, std::string help) {
     auto assign = [bytes](std::string_view text) -> Status {
         HETERO_TRY(*bytes, parse_size_bytes(text));

@@ -50,6 +50,9 @@ public:
     Option& integer(std::string flags, std::string argument, std::uint64_t* value, std::uint64_t min, std::uint64_t max,
                     std::string help);
     Option& real(std::string flags, std::string argument, double* value, double min, double max, std::string help);
+    // Above 0 and within the bounds, or nothing; of time: a duration in seconds.
+    Option& positive(std::string flags, std::string argument, std::optional<double>* value, std::string help,
+                     bool of_time = false, double min = 0, double max = std::numeric_limits<double>::max());
     Option& size(std::string flags, std::string argument, std::uint64_t* bytes, std::string help);
     Option& duration(std::string flags, std::string argument, double* seconds, std::string help);
     Option& custom(std::string flags, std::string argument, std::function<Status(std::string_view)> assign,

@@ -35,9 +35,9 @@ std::string spec_text(const std::vector<kv::Scheme>& schemes) {
     return quant::to_text(first);
 }
 
-Result<Specs> read_precision_specs(const std::string& path) {
+Specs specs_of_plan(kv::PrecisionPlan plan, const std::string& path) {
     Specs specs;
-    HETERO_TRY(specs.plan, kv::read_precision_plan(path));
+    specs.plan = std::move(plan);
     specs.sinks = specs.plan->sinks;
     specs.window = specs.plan->window;
     specs.plan_path = path;
@@ -54,9 +54,12 @@ Result<Specs> read_plan(const std::string& path) {
         HETERO_TRY(const plan::DeploymentPlan deployment, plan::parse_deployment_plan(text, path));
         if (deployment.precision_plan.empty()) return specs_of_name(deployment.wire);
         // operator/ keeps an absolute one as it is.
-        return read_precision_specs((std::filesystem::path(path).parent_path() / deployment.precision_plan).string());
+        const std::string beside = (std::filesystem::path(path).parent_path() / deployment.precision_plan).string();
+        HETERO_TRY(kv::PrecisionPlan precision, kv::read_precision_plan(beside));
+        return specs_of_plan(std::move(precision), beside);
     }
-    return read_precision_specs(path);
+    HETERO_TRY(kv::PrecisionPlan precision, kv::parse_precision_plan(text, path));
+    return specs_of_plan(std::move(precision), path);
 }
 
 Result<Specs> specs_of_preset(std::string_view name) {

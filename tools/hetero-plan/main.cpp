@@ -1,5 +1,4 @@
 // hetero-plan: whether to split a model's inference, and how, from what machines were measured to do.
-#include "base/units.h"
 #include "plan.h"
 
 using namespace hetero;
@@ -10,19 +9,9 @@ namespace {
 // Far beyond any rate, price or goal, and far from where the simulation's clock loses precision.
 constexpr double least = 1e-9, most = 1e12;
 
-// An option with a value above 0, or none.
 Option& positive(OptionTable& table, const char* flags, const char* argument, std::optional<double>* value,
-                 const char* help, bool duration = false) {
-    return table.custom(
-        flags, argument,
-        [value, duration](std::string_view text) -> Status {
-            HETERO_TRY(const double parsed, duration ? parse_duration_s(text) : parse_finite(text));
-            if (!(parsed > 0)) return fail(Errc::usage, "{} is not above 0", text);
-            if (parsed < least || parsed > most) return fail(Errc::usage, "{} is not within {}..{}", text, least, most);
-            *value = parsed;
-            return {};
-        },
-        [value, duration] { return *value ? fmt::format("{}{}", **value, duration ? "s" : "") : std::string(); }, help);
+                 const char* help, bool of_time = false) {
+    return table.positive(flags, argument, value, help, of_time, least, most);
 }
 
 }  // namespace

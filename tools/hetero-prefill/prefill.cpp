@@ -139,7 +139,7 @@ public:
         return logits_file_ ? logits_file_->publish() : Status{};
     }
 
-    void report(const kv::Header& header, const LoadedModel& loaded) {
+    void report(const kv::Header& header) {
         std::uint64_t n_tokens = 0;
         for (const Job& job : jobs_) n_tokens += job.prompt.tokens.size();
         const double rate = milliseconds_ > 0 ? static_cast<double>(computed_) / milliseconds_ * 1e3 : 0;
@@ -148,7 +148,7 @@ public:
         report["n_tokens"] = n_tokens;
         report["n_computed"] = computed_;
         report["precision"] = options_.model.precision_name();
-        report["load_ms"] = number(loaded.load_ms);
+        report["load_ms"] = number(loaded_.load_ms);
         report["prefill_ms"] = number(milliseconds_);
         report["tokens_per_s"] = number(rate);
         const std::uint64_t bytes = stored_.payload_bytes();
@@ -440,7 +440,7 @@ Status run_prefill(Tool& tool, const PrefillOptions& options) {
     PrefillRun run(tool, options, loaded, std::move(jobs), prefix ? &*prefix : nullptr);
     HETERO_CHECK(run.compute_and_write(*session, header, endpoints.outputs.front(), delivery));
     trace_transfers(endpoints);
-    run.report(header, loaded);
+    run.report(header);
     report_memory(tool, *session);
     return {};
 }

@@ -114,8 +114,8 @@ private:
             HETERO_TRY(ladder_.v, quant::parse_specs(options_.v_options));
             ladder_.base_v = (ladder_.v.size() - 1) / 2;
         }
+        if (!options_.searching()) return {};  // no layer is given any of them
         for (const kv::PartId part : {kv::PartId::k, kv::PartId::v}) {
-            if (!options_.searching()) break;  // no layer is given any of them
             for (const quant::Spec& spec : ladder_.of(part)) {
                 HETERO_CHECK(quant::find_codec(spec.codec)->check(spec.params, loaded_.identity.head_dim(part)));
             }

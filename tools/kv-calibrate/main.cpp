@@ -1,18 +1,10 @@
 // kv-calibrate: measures what storage formats of KV do to a model's predictions, and searches the best per layer.
-#include "base/units.h"
 #include "calibrate.h"
 
 using namespace hetero;
 using namespace hetero::tool;
 
 namespace {
-
-Status assign_positive(std::optional<double>& out, std::string_view text) {
-    HETERO_TRY(const double value, parse_finite(text));
-    if (!(value > 0)) return fail(Errc::usage, "{} is not above 0", text);
-    out = value;
-    return {};
-}
 
 Status check_usage(const CalibrateOptions& options) {
     if (options.texts.empty()) return fail(Errc::usage, "no texts: give some with --text");
@@ -52,17 +44,10 @@ int main(int argc, char** argv) {
 
     table.heading("Search");
     table.text("-o,--output", "PLAN", &options.output, "the plan found").completion = Completion::file;
+    table.positive("--bits", "B", &options.bits, "the best plan of at most so many bits per value").setting = true;
     table
-        .custom(
-            "--bits", "B", [&](std::string_view text) { return assign_positive(options.bits, text); },
-            [&] { return options.bits ? fmt::format("{}", *options.bits) : ""; },
-            "the best plan of at most so many bits per value")
-        .setting = true;
-    table
-        .custom(
-            "--epsilon,--eps", "E", [&](std::string_view text) { return assign_positive(options.epsilon, text); },
-            [&] { return options.epsilon ? fmt::format("{}", *options.epsilon) : ""; },
-            "bound on E_p and KL; without --bits: the smallest plan that keeps it")
+        .positive("--epsilon,--eps", "E", &options.epsilon,
+                  "bound on E_p and KL; without --bits: the smallest plan that keeps it")
         .setting = true;
     table.flag("--strict", &options.strict, "the bound holds for the largest E_p, not for the 99th percentile")
         .setting = true;

@@ -46,8 +46,9 @@ Result<Delivery> delivery_of(Tool& tool, const SendOptions& options) {
 }
 
 Result<kv::PageLayout> layout_of(Tool& tool, const SendOptions& options) {
+    HETERO_TRY(const transport::Endpoint to, transport::parse_endpoint(options.output.empty() ? "-" : options.output));
     for (const char* name : {"layout", "block", "rope", "rotary-dims"})
-        if (tool.options().on_command_line(name) && !is_pages(options.output))
+        if (tool.options().on_command_line(name) && !is_pages(to))
             return fail(Errc::usage, "--{} is of what is written to FILE.safetensors; states have one layout", name);
     if (options.rotary_dims != 0 && options.rope == "half")
         return fail(Errc::usage, "--rotary-dims goes with --rope interleaved");
@@ -87,8 +88,8 @@ Status send(Tool& tool, const SendOptions& options, Turns* turns = nullptr) {
     HETERO_TRY(const Endpoints endpoints,
                prepare_endpoints(tool, {options.input}, outputs, own, {options.delivery.plans, {}}));
     if (turns != nullptr) turns->met();
-    const auto is_link = [](const transport::Endpoint& one) { return one.is_link(); };
-    const bool to_link = planned ? is_link(*planned) : !endpoints.outputs.empty() && is_link(endpoints.outputs.front());
+    const bool to_link =
+        planned ? planned->is_link() : !endpoints.outputs.empty() && endpoints.outputs.front().is_link();
     if (delivery.converts() && !to_link && options.dtype.empty()) {
         return fail(Errc::usage, "--plan is for what goes to mpi:RANK; kv-quantize --plan stores a state");
     }

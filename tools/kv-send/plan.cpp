@@ -9,6 +9,7 @@
 #include "kv/convert.h"
 #include "kv/reshard_plan.h"
 #include "kv/shard_files.h"
+#include "transport/chunk_plan.h"
 #include "transport/receiver.h"
 #include "transport/transfer_plan.h"
 
@@ -74,15 +75,15 @@ kv::Header with_shard(kv::Header header, const kv::Shard& shard) {
     return header;
 }
 
+bool converts(const kv::Header& read, const kv::Header& sent) {
+    return read.k_schemes != sent.k_schemes || read.v_schemes != sent.v_schemes;
+}
+
 std::uint64_t largest_layer_bytes(const kv::Header& header) {
     std::uint64_t most = 0;
     for (std::size_t s = 0; s < header.sequences.size(); ++s)
-        for (std::size_t layer = 0; layer < header.identity.n_layers; ++layer) {
-            std::uint64_t bytes = 0;
-            for (const kv::PartId id : {kv::PartId::k, kv::PartId::v})
-                bytes += kv::part_bytes(header, header.scheme(layer, id), header.stored_tokens(s, layer), id);
-            most = std::max(most, bytes);
-        }
+        for (std::size_t layer = 0; layer < header.identity.n_layers; ++layer)
+            most = std::max(most, transport::layer_bytes(header, s, layer));
     return most;
 }
 
@@ -144,7 +145,7 @@ Result<Redistribution> redistribution(const Route& route, const transport::Endpo
     const kv::Header theirs = with_shard(sent, mine.shard);
     // A layer as it is read, as it is converted, and the pieces it is cut into.
     out.sender_bytes = largest_layer_bytes(mine) + 2 * largest_layer_bytes(theirs);
-    if (read.k_schemes != sent.k_schemes || read.v_schemes != sent.v_schemes)
+    if (converts(read, sent))
         out.sender_bytes =
             std::max(out.sender_bytes,
                      largest_layer_bytes(theirs) +
@@ -173,16 +174,16 @@ Json json_of(const kv::HeadRange& heads) { return {{"head_first", heads.first}, 
 Status plan(Tool& tool, const Route& route, const transport::Endpoint& input, const kv::Header& read,
             const kv::Header& sent, const std::optional<transport::Endpoint>& output, std::uint64_t threads) {
     const bool divides = output && !route.links().empty() && (route.senders() > 1 || route.receivers() > 1);
-    const bool converts = read.k_schemes != sent.k_schemes || read.v_schemes != sent.v_schemes;
+    const bool converted = converts(read, sent);
     Json steps = Json::array();
-    if (converts) steps.push_back("convert");
+    if (converted) steps.push_back("convert");
     if (divides) steps.push_back("redistribute");
     std::uint64_t tokens = 0;
     for (const kv::Sequence& sequence : sent.sequences) tokens += sequence.tokens.size();
     std::string links;
     tool.report()["steps"] = steps;
     // What a link carries is in its final form: whoever reads the state converts, each what it holds.
-    tool.report()["converts"] = converts ? Json("sender") : Json(nullptr);
+    tool.report()["converts"] = converted ? Json("sender") : Json(nullptr);
     if (divides) {
         HETERO_TRY(const Redistribution plan, redistribution(route, input, read, sent, *output, threads));
         Json ways = Json::array(), holders = Json::array();
@@ -212,8 +213,8 @@ Status plan(Tool& tool, const Route& route, const transport::Endpoint& input, co
                       ? ""
                       : fmt::format(", {} where it is received", format_bytes(plan.receiver_bytes)));
     }
-    if (converts) tool.note("converted where it is read, before it is {}", divides ? "divided" : "written");
-    if (converts && output && output->kind == transport::EndpointKind::mpi &&
+    if (converted) tool.note("converted where it is read, before it is {}", divides ? "divided" : "written");
+    if (converted && output && output->kind == transport::EndpointKind::mpi &&
         sent.payload_bytes() > read.payload_bytes())
         tool.note("{} as it is, {} converted: let the receiver convert it (--dtype there)",
                   format_bytes(read.payload_bytes()), format_bytes(sent.payload_bytes()));

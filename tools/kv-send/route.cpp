@@ -1,7 +1,6 @@
 #include "route.h"
 
 #include <chrono>
-#include <filesystem>
 
 #include "base/clock.h"
 #include "common/group.h"
@@ -24,8 +23,7 @@ public:
     Status begin(const kv::Header& header) override {
         kv::Header noted = header;
         noted.provenance.push_back(entry_);
-        if (noted.shard.tp_rank != 0)  // the first rank has them
-            for (kv::Sequence& sequence : noted.sequences) sequence.logits.clear();
+        drop_logits_of_others(noted);
         return inner_->begin(noted);
     }
     Status write_layer(const kv::Layer& layer) override { return inner_->write_layer(layer); }
@@ -34,8 +32,7 @@ public:
     }
     Status complete(const kv::Header& header) override {
         kv::Header noted = header;
-        if (noted.shard.tp_rank != 0)
-            for (kv::Sequence& sequence : noted.sequences) sequence.logits.clear();
+        drop_logits_of_others(noted);
         return inner_->complete(noted);
     }
     Status commit() override { return inner_->commit(); }
@@ -48,16 +45,13 @@ private:
 };
 
 Result<std::unique_ptr<kv::Sink>> noted(Tool& tool, std::unique_ptr<kv::Sink> sink, std::uint32_t n) {
-    HETERO_TRY(const std::string run, read_once([] { return Result<std::string>(random_id()); }));
+    HETERO_TRY(const std::string run, run_id());
     return std::make_unique<NotedSink>(std::move(sink),
                                        tool.provenance(fmt::format("reshard tp={} shards={}", n, run)));
 }
 
 Result<std::vector<std::string>> shard_names(const Endpoint& whole, std::uint32_t n) {
-    std::error_code error;
-    if (std::filesystem::exists(whole.path, error))
-        return fail(Errc::bad_input, "{}: is there, and would be read instead of the shards beside it; remove it",
-                    whole.path);
+    HETERO_CHECK(check_no_whole(whole.path));
     std::vector<std::string> names;
     for (std::uint32_t rank = 0; rank < n; ++rank) names.push_back(kv::shard_path(whole.path, rank, n));
     return names;
@@ -82,8 +76,6 @@ std::vector<kv::ShardLink> links_from(const kv::StateFiles& files, const kv::Hea
 }
 
 }  // namespace
-
-bool is_pages(const std::string& text) { return text.ends_with(".safetensors"); }
 
 Result<Route> Route::plan(const std::string& input, const std::string& output, std::uint64_t split,
                           const kv::PageLayout& layout, const TransferOptions& transfer) {
@@ -112,13 +104,14 @@ Result<Route> Route::plan(const std::string& input, const std::string& output, s
         route.transfer_.hold_shards = true;
         route.transfer_.shards = to_file;
     }
-    route.pages_ = (from.kind == EndpointKind::file && is_pages(from.path)) || (to_file && is_pages(output));
+    const bool to_pages = to && is_pages(*to);
+    route.pages_ = is_pages(from) || to_pages;
     route.sets_ = tp > 1 || from.ranks > 1 || (to && to->ranks > 1);
     if (route.sets_ && from.kind == EndpointKind::pipe)
         return fail(Errc::usage, "{}: - cannot be read by ranks that share a state; name a file", output);
-    if (tp > 1 && to_file && is_pages(output))
+    if (tp > 1 && to_pages)
         return fail(Errc::usage, "--tp: {}: ranks write hetero-kv files; convert them then, or use --split", output);
-    if (from.kind == EndpointKind::file && is_pages(from.path)) {
+    if (is_pages(from)) {
         HETERO_TRY(auto pages, kv::open_pages(from.path));
         route.files_.emplace();
         route.files_->name = from.path;
@@ -168,8 +161,7 @@ Result<OpenedSource> Route::open_input(const Tool& tool, const Endpoint& input,
 
 Result<std::unique_ptr<kv::Sink>> Route::open_one(const Endpoint& output,
                                                   const transport::TransportOptions& options) const {
-    if (output.kind == EndpointKind::file && is_pages(output.path))
-        return kv::create_pages(output.path, layout_, options.overwrite);
+    if (is_pages(output)) return kv::create_pages(output.path, layout_, options.overwrite);
     return transport::open_sink(output, options);
 }
 

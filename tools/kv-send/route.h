@@ -13,9 +13,6 @@
 
 namespace hetero::tool {
 
-// Whether `text` names a file in safetensors: the layout of other engines (kv/pages_file.h).
-[[nodiscard]] bool is_pages(const std::string& text);
-
 class Route {
 public:
     // `split`: shards that one process writes. usage: what cannot be divided. Opens the files of a state whose heads

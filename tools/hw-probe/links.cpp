@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "hw/fleet.h"
+#include "hw/section.h"
 #include "transport/group.h"
 #include "transport/link_survey.h"
 
@@ -35,17 +36,15 @@ Result<std::vector<std::string>> gather(const std::string& mine) {
     return texts;
 }
 
-double rounded(double value) { return std::strtod(fmt::format("{:.4g}", value).c_str(), nullptr); }
-
 hw::Link profile_link(const transport::SurveyedLink& from) {
     hw::Link link;
     link.from_rank = from.from;
     link.to_rank = from.to;
     link.via = "mpi";
-    if (from.latency_s > 0) link.latency_us = rounded(from.latency_s * 1e6);
-    for (const auto& [bytes, rate] : from.sizes) link.sizes.push_back({bytes, rounded(rate / 1e9)});
+    if (from.latency_s > 0) link.latency_us = hw::rounded(from.latency_s * 1e6);
+    for (const auto& [bytes, rate] : from.sizes) link.sizes.push_back({bytes, hw::rounded(rate / 1e9)});
     if (!link.sizes.empty()) link.gb_per_s = link.sizes.back().gb_per_s;
-    if (from.both_ways_bytes_per_s > 0) link.both_ways_gb_per_s = rounded(from.both_ways_bytes_per_s / 1e9);
+    if (from.both_ways_bytes_per_s > 0) link.both_ways_gb_per_s = hw::rounded(from.both_ways_bytes_per_s / 1e9);
     link.asymmetric = from.asymmetric;
     return link;
 }

@@ -39,15 +39,11 @@ Status run_probe(Tool& tool, const ProbeCommand& command) {
     HETERO_CHECK(tool.check_files({{command.check.plan, command.check.profile}, {}}));
     hw::ProbeOptions options;
     options.measure = !command.describe;
-    options.quick = command.quick;
-    options.seconds_each = command.quick ? std::min(command.seconds_each, quick_seconds_each) : command.seconds_each;
+    options.quick = command.quick || checks;
+    options.seconds_each = options.quick ? std::min(command.seconds_each, quick_seconds_each) : command.seconds_each;
     options.threads = static_cast<int>(command.threads);
     options.disk_path = command.disk_path;
-    if (checks) {
-        options.quick = true;
-        options.seconds_each = std::min(options.seconds_each, quick_seconds_each);
-        return check_machines(tool, command.check, options);
-    }
+    if (checks) return check_machines(tool, command.check, options);
     HETERO_TRY(const hw::ProfileTexts profile, command.links ? probe_fleet(tool, options) : hw::probe(options));
     if (profile.json.empty()) return {};  // rank 0 speaks for all
     const Json document = Json::parse(profile.json, nullptr, false);

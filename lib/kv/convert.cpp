@@ -12,6 +12,7 @@
 #include "base/threads.h"
 #include "base/trace.h"
 #include "kernels/api/ops.h"
+#include "kv/recycled_layers.h"
 #include "quant/codec.h"
 
 namespace hetero::kv {
@@ -371,11 +372,14 @@ Result<ConvertReport> convert_state(Source& in, Sink& out, std::span<const Schem
     HETERO_CHECK(out.begin(header));
     ConvertReport report;
     Converter converter(threads);
+    RecycledLayers recycled;
     std::uint64_t values = 0;
     auto run = [&]() -> Status {
         for (std::size_t s = 0; s < from.sequences.size(); ++s) {
             for (std::size_t layer = 0; layer < header.k_schemes.size(); ++layer) {
-                HETERO_TRY(Layer data, in.read_layer());
+                const std::shared_ptr<Layer> held = recycled.take();
+                Layer& data = *held;
+                HETERO_CHECK(in.read_into(data));
                 const auto begin = std::chrono::steady_clock::now();
                 for (PartId id : {PartId::k, PartId::v}) {
                     Part& part = data.part(id);
@@ -398,7 +402,7 @@ Result<ConvertReport> convert_state(Source& in, Sink& out, std::span<const Schem
                 }
                 if (trace::on())
                     trace::add("convert", fmt::format("layer {}", layer), begin, std::chrono::steady_clock::now());
-                HETERO_CHECK(out.write_layer(data));
+                HETERO_CHECK(out.write_shared(held));
             }
         }
         HETERO_CHECK(in.finish());

@@ -46,7 +46,7 @@ struct State {
 Result<State> read_all(Source& source);            // calls finish()
 Status write_all(const State& state, Sink& sink);  // begin .. commit
 // Layers of `source` are read by a thread of its own, while the caller uses the one before: up to two more are held.
-// Nothing else may use `source`, nor the HDF5 library, between the first layer and finish().
+// Nothing else may use `source` between the first layer and finish().
 std::unique_ptr<Source> read_ahead(std::unique_ptr<Source> source);
 std::unique_ptr<Source> memory_source(std::shared_ptr<const State> state, std::string name);
 

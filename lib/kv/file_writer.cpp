@@ -122,7 +122,18 @@ public:
     Status write_layer(const Layer& layer) override { return named(write_layer_(layer, nullptr)); }
     Status write_shared(std::shared_ptr<const Layer> layer) override { return named(write_layer_(*layer, layer)); }
     Status complete(const Header& header) override { return named(complete_(header)); }
-    Status commit() override { return named(commit_()); }
+    Status commit() override {
+        const auto written = finish();
+        if (!written) return named(tl::unexpected(written.error()));
+        Status published = publish_(*store_view_);  // whose errors name the output themselves
+        if (!published) {
+            discard();
+            return published;
+        }
+        done_ = true;
+        publish_ = nullptr;
+        return {};
+    }
     void abort(const Error& /*reason*/) noexcept override { discard(); }
     ~FileSink() override { discard(); }
     FileSink(const FileSink&) = delete;
@@ -276,7 +287,8 @@ private:
                              std::as_bytes(std::span(table)));
     }
 
-    Status commit_() try {
+    // The finished file, which what comes back owns.
+    Result<std::unique_ptr<Source>> finish() try {
         if (!file_) return fail(Errc::internal, "commit() before begin() or after the end");
         const std::size_t expected = header_.sequences.size() * header_.identity.n_layers;
         if (next_ != expected) return fail(Errc::internal, "commit() after {} of {} layers", next_, expected);
@@ -294,11 +306,7 @@ private:
         store_ = file_->release_store();
         file_.reset();
         // What was closed without an error may still not be there: only what reads back is published.
-        HETERO_TRY(const std::unique_ptr<Source> written, open_store(std::move(store_), "reading it back", {}));
-        HETERO_CHECK(publish_(*store_view_));
-        done_ = true;
-        publish_ = nullptr;
-        return {};
+        return open_store(std::move(store_), "reading it back", {});
     } catch (const std::bad_alloc&) {
         return fail(Errc::resource, "not enough memory");
     }

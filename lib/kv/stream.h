@@ -18,6 +18,8 @@ public:
     virtual Result<Layer> read_layer() = 0;
     // The same, into `layer`, whose memory is used again; what it held is lost, also where there is an error.
     virtual Status read_into(Layer& layer);
+    // The next layer in order is not wanted: it is not read where it need not be.
+    virtual Status skip_layer();
     // After the last layer: the root covers everything read, and the writer had completed the state.
     virtual Status finish() = 0;
     [[nodiscard]] virtual const std::string& name() const noexcept = 0;  // "a.h5", "stdin", "rank 2": for messages

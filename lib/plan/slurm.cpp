@@ -74,6 +74,13 @@ std::string others(const DeploymentPlan& plan) {
         count, plan.decode ? " of each" : "", more(plan));
 }
 
+// A prompt's common beginning, whose KV is at hand.
+bool has_prefix(const DeploymentPlan& plan) { return plan.cached_tokens > 0 && plan.tier != "none"; }
+
+std::string_view prefix_option(const DeploymentPlan& plan) {
+    return has_prefix(plan) ? " ${PREFIX:+--prefix \"$PREFIX\"}" : "";
+}
+
 std::string wire_option(const DeploymentPlan& plan) {
     if (!plan.precision_plan.empty()) return " --plan \"$PLAN\"";
     return plan.wire == "f16" ? "" : fmt::format(" --wire-dtype {}", plan.wire);
@@ -94,6 +101,9 @@ constexpr std::string_view body =
     ": \"${PROMPTS:?a file of prompts, one JSON object a line}\"\n"
     "OUT=${OUT:-results.$SLURM_JOB_ID.json}\n";
 
+constexpr std::string_view prefix_variable =
+    "PREFIX=${PREFIX:-}  # the state of what all prompts begin with (hetero-prefill)\n";
+
 }  // namespace
 
 Result<std::string> slurm_script(const DeploymentPlan& plan, const std::string& model_path) {
@@ -105,6 +115,7 @@ Result<std::string> slurm_script(const DeploymentPlan& plan, const std::string& 
                        timed_prompts) +
            limit;
     const std::string variables = fmt::format("MODEL={}\n", model) +
+                                  (has_prefix(plan) ? std::string(prefix_variable) : std::string()) +
                                   (plan.precision_plan.empty() ? std::string() : fmt::format("PLAN={}\n", precision));
     if (!plan.decode) {
         out += resources(plan.prefill, "compute") + others(plan) + std::string(body) + variables;
@@ -112,7 +123,10 @@ Result<std::string> slurm_script(const DeploymentPlan& plan, const std::string& 
             "# Both stages on one machine: the state goes through a file of the node.\n"
             "STATE=${TMPDIR:-/tmp}/hetero.$SLURM_JOB_ID.h5\n"
             "trap 'rm -f \"$STATE\"' EXIT\n"
-            "hetero-prefill -m \"$MODEL\" --jsonl \"$PROMPTS\" -o \"$STATE\"\n"
+            "hetero-prefill -m \"$MODEL\" --jsonl \"$PROMPTS\"";
+        out += prefix_option(plan);
+        out +=
+            " -o \"$STATE\"\n"
             "hetero-decode -m \"$MODEL\" \"$STATE\" ";
         out += fmt::format("-n {} --json >\"$OUT\"\n", plan.output_tokens);
         return out;
@@ -128,8 +142,8 @@ Result<std::string> slurm_script(const DeploymentPlan& plan, const std::string& 
     out += fmt::format(
         "# shellcheck disable=SC2016\n"
         "prefill=(sh -c 'exec \"$@\" >\"$0\"' \"$FIRST\"\n"
-        "  hetero-prefill -m \"$MODEL\" --jsonl \"$PROMPTS\"{}{} --first-token {} --json -o mpi:{})\n",
-        tp(plan.prefill.tp), wire_option(plan), plan.first_token, decode_rank);
+        "  hetero-prefill -m \"$MODEL\" --jsonl \"$PROMPTS\"{}{}{} --first-token {} --json -o mpi:{})\n",
+        tp(plan.prefill.tp), prefix_option(plan), wire_option(plan), plan.first_token, decode_rank);
     out += fmt::format("decode=(hetero-decode -m \"$MODEL\" mpi:0{} -n {} --json)\n", tp(plan.decode->tp),
                        plan.output_tokens);
     out += fmt::format(

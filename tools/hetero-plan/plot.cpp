@@ -135,7 +135,8 @@ Result<std::string> plan_plot(const plan::Problem& problem, const plan::SearchRe
         script += fmt::format("{} {} {}\n", rate, figures.ttft_p99_s * 1e3, figures.itl_p99_s * 1e3);
     }
     script += fmt::format(
-        "E\nset multiplot layout 1,2\nset xlabel 'between tokens, median, ms'\nset ylabel 'output tokens/s per "
+        "E\nset multiplot layout 1,2\nset logscale x\nset key bottom right\nset xlabel 'between tokens, median, "
+        "ms'\nset ylabel 'output tokens/s per "
         "{}'\nset "
         "grid\nplot "
         "$front with steps dt 2 lc rgb '#888888' title 'Pareto front'",
@@ -144,7 +145,8 @@ Result<std::string> plan_plot(const plan::Problem& problem, const plan::SearchRe
         script += fmt::format(", ${} with points pt 7 title '{}'", block_name(name), name);
     }
     script += fmt::format(
-        "\nset xlabel 'requests/s, {}'\nset ylabel '99th percentile, ms'\nset logscale y\nset key left top\nplot $knee "
+        "\nunset logscale x\nset xlabel 'requests/s, {}'\nset ylabel '99th percentile, ms'\nset logscale y\nset key "
+        "left top\nplot $knee "
         "using 1:2 with linespoints pt 7 title 'first token', $knee using 1:3 with linespoints pt 5 title 'between "
         "tokens'\nunset multiplot\n",
         kind_name(shown.kind));

@@ -15,6 +15,7 @@ namespace {
 constexpr std::size_t played_of_a_kind = 6, most_of_a_kind = 16;
 constexpr std::uint64_t max_devices = 16384;
 constexpr std::size_t searched_requests = 20'000;  // of a trace, the busiest; the figures are those of all
+constexpr std::uint32_t lone_requests = 64;        // that hardly meet each other
 constexpr double least_duration_s = 1e-6;          // requests that all but coincide have no rate
 constexpr double shown_load = 0.8;                 // of the goodput, where no rate was asked for
 
@@ -50,21 +51,22 @@ Result<double> goodput(const Problem& problem, const Candidate& candidate) {
     const double most = candidate.capacity_per_s;
     if (!problem.goals.any()) return most * 0.9;
     const sched::Deployment deployment = deployment_of(candidate);
-    const auto keeps = [&](double rate) -> Result<bool> {
+    const auto keeps = [&](double rate, std::uint32_t requests) -> Result<bool> {
         HETERO_TRY(const sched::Outcome outcome,
-                   sched::simulate(deployment, requests_of(problem, candidate, rate, problem.simulated_requests, true),
+                   sched::simulate(deployment, requests_of(problem, candidate, rate, requests, true),
                                    {problem.goals.ttft_s, problem.goals.itl_s, problem.goals.attainment}));
         return outcome.attainment() >= problem.goals.attainment;
     };
     double low = 0, high = most;
-    HETERO_TRY(const bool at_all, keeps(most * 1e-3));
+    const std::uint32_t count = problem.simulated_requests;
+    HETERO_TRY(const bool at_all, keeps(most * 1e-3, std::min(count, lone_requests)));
     if (!at_all) return 0.0;
     low = most * 1e-3;
-    HETERO_TRY(const bool at_most, keeps(most));
+    HETERO_TRY(const bool at_most, keeps(most, count));
     if (at_most) return most;
     for (int i = 0; i < 9; ++i) {
         const double middle = (low + high) / 2;
-        HETERO_TRY(const bool fine, keeps(middle));
+        HETERO_TRY(const bool fine, keeps(middle, count));
         (fine ? low : high) = middle;
     }
     return low;

@@ -37,7 +37,9 @@ std::size_t rotated_bytes(const DeviceAttention& a, std::size_t n_tokens) {
 
 std::size_t attention_scratch_bytes(const DeviceAttention& a, std::size_t n_tokens, std::size_t max_tokens,
                                     bool decode) {
-    const std::size_t at_once = decode ? n_tokens : n_tokens < tokens_at_once ? n_tokens : tokens_at_once;
+    constexpr std::size_t least_shared_bytes = std::size_t{99} << 10;  // of the devices that this is compiled for
+    if (!decode && tiles_fit(a, least_shared_bytes)) return rotated_bytes(a, n_tokens);
+    const std::size_t at_once = decode ? n_tokens : std::min(n_tokens, tokens_at_once);
     return rotated_bytes(a, n_tokens) + parts_bytes(a, at_once, max_tokens);
 }
 
@@ -90,8 +92,10 @@ DeviceFault attention_decode(DeviceStream stream, const DeviceAttention& attenti
 DeviceFault attention_prefill(DeviceStream stream, const DeviceAttention& attention, const DeviceSequences& s,
                               std::size_t max_tokens, void* scratch) {
     return attend(stream, "attention_prefill", attention, s, scratch, [&](const DeviceAttention& a, float* parts) {
+        const std::size_t shared_bytes = of(stream).shared_bytes;
+        if (tiles_fit(a, shared_bytes)) return attend_by_tiles(stream, a, s, shared_bytes);
         for (std::size_t first = 0; first < s.n_tokens; first += tokens_at_once) {
-            const std::size_t n = s.n_tokens - first < tokens_at_once ? s.n_tokens - first : tokens_at_once;
+            const std::size_t n = std::min(s.n_tokens - first, tokens_at_once);
             if (DeviceFault fault = attend_by_spans(stream, a, s, first, n, max_tokens, parts)) return fault;
         }
         return DeviceFault{};

@@ -38,6 +38,7 @@ struct Stream {
     cudaStream_t stream = nullptr;
     int multiprocessors = 1;
     int capability = 0;                // major * 10 + minor
+    std::size_t shared_bytes = 0;      // the most that a block may have
     MatrixLibrary* library = nullptr;  // null: there is none, the kernels of gemm.cu are used
 };
 struct Event {

@@ -45,13 +45,12 @@ std::size_t attention_scratch_bytes(const DeviceAttention& a, std::size_t n_toke
 
 // What no kernel is for; null: nothing.
 const char* refusal(const DeviceAttention& a, const DeviceSequences& s) {
-    const bool latent = a.query_dim != a.k.head_dim;
     if (a.k.n_heads == 0 || a.n_heads % a.k.n_heads != 0) return "query heads are no multiple of KV heads";
     if (a.output_dim == 0 || a.output_dim > 1024 || a.query_dim > 1024) return "heads have 1 to 1024 dims";
     if ((a.k.codes == KvCodes::floats) != (a.v.codes == KvCodes::floats))
         return "K and V are both floats or both codes";
     if (a.k.codes == KvCodes::floats && a.k.dtype != a.v.dtype) return "K and V are floats of one type";
-    if (latent && (a.k.codes != KvCodes::floats || a.query_dim > a.k.token_stride || a.output_dim > a.query_dim))
+    if (is_latent(a) && (a.k.codes != KvCodes::floats || a.query_dim > a.k.token_stride || a.output_dim > a.query_dim))
         return "latents are floats, in rows as long as a query";
     if (a.v.group_tokens != 0) return "groups of tokens are of K alone";
     if (a.k.group_tokens != 0 && (s.tails == nullptr || a.k.rotated || a.window != 0))

@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(128) attention_tiles(DeviceAttention a, Device
     const std::size_t head = blockIdx.y, kv_head = head / (a.n_heads / a.k.n_heads);
     const int slice = static_cast<int>(blockIdx.z) * Columns * side;
     const int dims = std::min(static_cast<int>(a.output_dim) - slice, Columns * side), columns = round_up(dims, side);
-    const bool v_in_k = a.query_dim != a.k.head_dim;
+    const bool v_in_k = is_latent(a);
     const Layout at =
         layout_of(queries, query_dim, std::min(static_cast<int>(a.output_dim), Columns * side), k_parts, v_in_k);
 
@@ -287,8 +287,7 @@ std::size_t block_bytes(const DeviceAttention& a, int queries) {
     const Stored stored = stored_as(a.k);
     const int columns = std::min(static_cast<int>(a.output_dim), columns_of(a) * side);
     return static_cast<std::size_t>(layout_of(queries, static_cast<int>(a.query_dim), columns,
-                                              stored == Stored::f16 || stored == Stored::bf16 ? 1 : 2,
-                                              a.query_dim != a.k.head_dim)
+                                              stored == Stored::f16 || stored == Stored::bf16 ? 1 : 2, is_latent(a))
                                         .bytes);
 }
 

@@ -133,13 +133,6 @@ __device__ inline void read_tail(const std::uint16_t* row, int dim, int n, float
     for (int i = 0; i < chunk_dims; ++i) x[i] = widen<__half>(bits[i]);
 }
 
-// The part of the row that V is read from: a latent layer's values are the first dims of its K.
-inline DeviceKv values_of(const DeviceAttention& attention) {
-    const bool latent = attention.query_dim != attention.k.head_dim;
-    DeviceKv v = latent ? attention.k : attention.v;
-    return v;
-}
-
 // y = H x / sqrt(n) in place, over `n` floats in shared memory and blocks of the largest power of two that divides n;
 // by one warp (Ops::hadamard).
 __device__ inline void hadamard_warp(float* x, int n) {

@@ -19,12 +19,12 @@
 
 #ifdef HETERO_EMULATED
 #define HETERO_DEVICE_BACKEND emulated
-// type* name, at least `alignof(float4)` aligned: the bytes that the launch asked for.
+// type* name, aligned to 128 bytes: the bytes that the launch asked for.
 #define HETERO_DYNAMIC_SHARED(type, name) type* name = static_cast<type*>(::hetero::emulation::dynamic_shared())
 #else
 #define HETERO_DEVICE_BACKEND cuda
 #define HETERO_DYNAMIC_SHARED(type, name)                          \
-    extern __shared__ __align__(16) unsigned char hetero_shared[]; \
+    extern __shared__ __align__(128) unsigned char hetero_shared[]; \
     type* name = reinterpret_cast<type*>(hetero_shared)
 #endif
 
@@ -114,6 +114,8 @@ void fill_products(DeviceOps& ops);
 void fill_gemm(DeviceOps& ops);
 void fill_experts(DeviceOps& ops);
 void fill_kv(DeviceOps& ops);
+void fill_kv_states(DeviceOps& ops);
+void fill_kv_orders(DeviceOps& ops);
 void fill_attention(DeviceOps& ops);
 
 // All of them.

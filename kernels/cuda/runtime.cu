@@ -292,6 +292,8 @@ const DeviceOps& table() {
         fill_gemm(ops);
         fill_experts(ops);
         fill_kv(ops);
+        fill_kv_states(ops);
+        fill_kv_orders(ops);
         fill_attention(ops);
         return ops;
     }();

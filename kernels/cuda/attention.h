@@ -36,6 +36,14 @@ __device__ inline float score_of(const DeviceAttention& attention, float dot) {
     return attention.softcap > 0 ? attention.softcap * tanhf(score / attention.softcap) : score;
 }
 
+// A latent is a key whose first dims are the value.
+[[nodiscard]] __host__ __device__ inline bool is_latent(const DeviceAttention& attention) {
+    return attention.query_dim != attention.k.head_dim;
+}
+[[nodiscard]] inline const DeviceKv& values_of(const DeviceAttention& attention) {
+    return is_latent(attention) ? attention.k : attention.v;
+}
+
 // attention_decode.cu: tokens [first, first + n_tokens), queries rotated already.
 DeviceFault attend_by_spans(DeviceStream stream, const DeviceAttention& attention, const DeviceSequences& sequences,
                             std::size_t first, std::size_t n_tokens, std::size_t max_tokens, float* parts);

@@ -26,7 +26,8 @@ __global__ void __launch_bounds__(threads) attention_spans(DeviceAttention a, De
                                                            int first_token, int head_blocks, float* parts) {
     const int token = first_token + static_cast<int>(blockIdx.x), tid = static_cast<int>(threadIdx.x);
     const int kv_head = static_cast<int>(blockIdx.y) / head_blocks, group = static_cast<int>(a.n_heads / a.k.n_heads);
-    const int in_group = static_cast<int>(blockIdx.y) % head_blocks * Heads, n_heads = std::min(Heads, group - in_group);
+    const int in_group = static_cast<int>(blockIdx.y) % head_blocks * Heads,
+              n_heads = std::min(Heads, group - in_group);
     const int first_head = kv_head * group + in_group;
     const Spans spans = spans_at(s.position[token], a.window);
     if (static_cast<int>(blockIdx.z) >= spans.count) return;
@@ -236,7 +237,7 @@ DeviceFault attend_by_spans(DeviceStream stream, const DeviceAttention& a, const
                             std::size_t n_tokens, std::size_t max_tokens, float* parts) {
     if (n_tokens == 0) return {};
     const std::size_t n_spans = spans_within(max_tokens, a.window);
-    const DeviceKv values = values_of(a);
+    const DeviceKv& values = values_of(a);
     DeviceFault fault;
     switch (stored_as(a.k)) {
         case Stored::f32:

@@ -3,7 +3,7 @@
 #include "kernels/common/codes.h"
 #include "kernels/common/fp8.h"
 #include "kernels/common/half.h"
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/halves.h"
 
 namespace hetero::kernels::HETERO_DEVICE_BACKEND {
 
@@ -50,7 +50,7 @@ __device__ inline void read_plain(const T* from, int n, T (&x)[chunk_dims]) {
 }
 
 __device__ inline float f16_at(const std::byte* tile, std::size_t offset, std::size_t index) {
-    return f16_to_f32(*reinterpret_cast<const std::uint16_t*>(tile + offset + 2 * index));
+    return widen<__half>(*reinterpret_cast<const std::uint16_t*>(tile + offset + 2 * index));
 }
 __device__ inline float code_value(KvCodes codes, unsigned code) {
     switch (codes) {
@@ -84,7 +84,7 @@ __device__ inline void read_row(const DeviceKv& kv, const std::byte* tile, int r
         std::uint16_t bits[chunk_dims];
         read_plain(reinterpret_cast<const std::uint16_t*>(tile) + at, n, bits);
 #pragma unroll
-        for (int i = 0; i < chunk_dims; ++i) x[i] = S == Stored::f16 ? f16_to_f32(bits[i]) : bf16_to_f32(bits[i]);
+        for (int i = 0; i < chunk_dims; ++i) x[i] = S == Stored::f16 ? widen<__half>(bits[i]) : bf16_to_f32(bits[i]);
     } else {
         std::uint8_t codes[chunk_dims];
         if (is_paired(kv.codes)) {
@@ -130,14 +130,7 @@ __device__ inline void read_tail(const std::uint16_t* row, int dim, int n, float
     std::uint16_t bits[chunk_dims];
     read_plain(row + dim, n, bits);
 #pragma unroll
-    for (int i = 0; i < chunk_dims; ++i) x[i] = f16_to_f32(bits[i]);
-}
-
-// The part of the row that V is read from: a latent layer's values are the first dims of its K.
-inline DeviceKv values_of(const DeviceAttention& attention) {
-    const bool latent = attention.query_dim != attention.k.head_dim;
-    DeviceKv v = latent ? attention.k : attention.v;
-    return v;
+    for (int i = 0; i < chunk_dims; ++i) x[i] = widen<__half>(bits[i]);
 }
 
 // y = H x / sqrt(n) in place, over `n` floats in shared memory and blocks of the largest power of two that divides n;

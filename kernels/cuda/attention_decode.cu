@@ -67,11 +67,11 @@ __global__ void __launch_bounds__(threads) attention_spans(DeviceAttention a, De
 
     for (int page = begin / page_tokens, turn = 0; page * page_tokens < end; ++page, turn ^= 1) {
         const int page_begin = page * page_tokens, from = std::max(begin - page_begin, 0),
-                  to = std::min(end - page_begin, page_tokens);
+                  to = std::min(end - page_begin, int{page_tokens});
         const std::byte* k_tile = tile_of(a.k, pages[page], static_cast<std::size_t>(kv_head));
         float dots[team_keys][Heads] = {};
         for (int chunk = lane; chunk < q_chunks; chunk += key_lanes) {
-            const int dim = chunk * chunk_dims, n = std::min(chunk_dims, query_dim - dim);
+            const int dim = chunk * chunk_dims, n = std::min(int{chunk_dims}, query_dim - dim);
 #pragma unroll
             for (int i = 0; i < team_keys; ++i) {
                 const int row = team * team_keys + i;
@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(threads) attention_spans(DeviceAttention a, De
 
         if (slot < n_slots) {
             const std::byte* v_tile = tile_of(values, pages[page], static_cast<std::size_t>(kv_head));
-            const int dim = v_chunk * chunk_dims, n = std::min(chunk_dims, output_dim - dim);
+            const int dim = v_chunk * chunk_dims, n = std::min(int{chunk_dims}, output_dim - dim);
 #pragma unroll
             for (int head = 0; head < Heads; ++head)
 #pragma unroll

@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(128) attention_tiles(DeviceAttention a, Device
         float max = -INFINITY, sum = 0;
 
         for (int page = std::max(0, position + 1 - window) / page_tokens; page * page_tokens < seen; ++page) {
-            const int key = page * page_tokens, rows = std::min(page_tokens, seen - key);
+            const int key = page * page_tokens, rows = std::min(int{page_tokens}, seen - key);
             __syncthreads();
             load_tile<Half, S>(a.k, tile_of(a.k, pages[page], kv_head),
                                tail == nullptr ? nullptr

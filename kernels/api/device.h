@@ -229,6 +229,7 @@ struct DeviceOps {
     DeviceFault (*fill)(DeviceStream stream, void* memory, std::uint8_t byte, std::size_t bytes);
 
     // Streams run what they were given in order; two streams run beside each other.
+    // A stream has a workspace of up to 32 MiB on the device.
     DeviceFault (*create_stream)(int device, DeviceStream* stream);
     DeviceFault (*destroy_stream)(DeviceStream stream);  // null: nothing
     DeviceFault (*synchronize)(DeviceStream stream);     // waits; reports what went wrong in the stream
@@ -255,8 +256,9 @@ struct DeviceOps {
     DeviceFault (*embed)(DeviceStream stream, const DeviceMatrix& table, const std::int32_t* ids, std::size_t n_tokens,
                          float scale, float* out, std::size_t stride);
 
-    // norm over each row of n values; rows are [token][head]. `add`: out += norm(x), f32 alone. y may be x.
-    // Bounds: Ops::rms_norm, Ops::layer_norm; of 16-bit outputs those of the f32 value, rounded.
+    // norm over each row of n values; rows are [token][head], in `out` x.head_stride apart, too. `add`: out += norm(x),
+    // f32 alone. out may be x. Bounds: Ops::rms_norm, Ops::layer_norm; of 16-bit outputs those of the f32 value,
+    // rounded.
     DeviceFault (*norm)(DeviceStream stream, const DeviceNorm& norm, DeviceHeads<const float> x, std::size_t n_tokens,
                         std::size_t n_heads, std::size_t n, bool add, const DeviceOutput& out);
 

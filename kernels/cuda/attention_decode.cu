@@ -1,7 +1,7 @@
 // Attention of single tokens: each span of keys by a block of its own (Flash-Decoding,
 // https://crfm.stanford.edu/2023/10/12/flashdecoding.html), then the spans are merged. Query heads of one KV head read
 // its rows together.
-#include "kernels/cuda/attention.h"
+#include "kernels/cuda/attention.cuh"
 
 namespace hetero::kernels::HETERO_DEVICE_BACKEND {
 namespace {

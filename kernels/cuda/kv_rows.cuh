@@ -3,7 +3,7 @@
 #include "kernels/common/codes.h"
 #include "kernels/common/fp8.h"
 #include "kernels/common/half.h"
-#include "kernels/cuda/halves.h"
+#include "kernels/cuda/halves.cuh"
 
 namespace hetero::kernels::HETERO_DEVICE_BACKEND {
 

@@ -1,5 +1,5 @@
 // Attention over pages: what comes before and after the kernels of attention_decode.cu and attention_prefill.cu.
-#include "kernels/cuda/attention.h"
+#include "kernels/cuda/attention.cuh"
 
 namespace hetero::kernels::HETERO_DEVICE_BACKEND {
 namespace {

@@ -1,7 +1,7 @@
 // Attention of single tokens: each span of keys by a block of its own (Flash-Decoding,
 // https://crfm.stanford.edu/2023/10/12/flashdecoding.html), then the spans are merged. Query heads of one KV head read
 // its rows together.
-#include "kernels/cuda/attention.h"
+#include "kernels/cuda/attention.cuh"
 
 namespace hetero::kernels::HETERO_DEVICE_BACKEND {
 namespace {
@@ -72,23 +72,27 @@ __global__ void __launch_bounds__(threads) attention_spans(DeviceAttention a, De
         float dots[team_keys][Heads] = {};
         for (int chunk = lane; chunk < q_chunks; chunk += key_lanes) {
             const int dim = chunk * chunk_dims, n = std::min(int{chunk_dims}, query_dim - dim);
+            float k[team_keys][chunk_dims] = {};
 #pragma unroll
             for (int i = 0; i < team_keys; ++i) {
                 const int row = team * team_keys + i;
                 if (row < from || row >= to) continue;
-                float k[chunk_dims];
                 if (page_begin + row >= open) {
                     read_tail(tail_row(a.k, tail, static_cast<std::size_t>(kv_head),
                                        static_cast<std::size_t>(page_begin + row)),
-                              dim, n, k);
+                              dim, n, k[i]);
                 } else {
-                    read_row<K>(a.k, k_tile, row, dim, n, k);
+                    read_row<K>(a.k, k_tile, row, dim, n, k[i]);
                 }
+            }
 #pragma unroll
-                for (int head = 0; head < Heads; ++head)
+            for (int head = 0; head < Heads; ++head) {
+                float own[chunk_dims];
+                read_plain(q + head * q_width + dim, chunk_dims, own);
 #pragma unroll
-                    for (int d = 0; d < chunk_dims; ++d)
-                        dots[i][head] = fmaf(q[head * q_width + dim + d], k[d], dots[i][head]);
+                for (int i = 0; i < team_keys; ++i)
+#pragma unroll
+                    for (int d = 0; d < chunk_dims; ++d) dots[i][head] = fmaf(own[d], k[i][d], dots[i][head]);
             }
         }
 #pragma unroll

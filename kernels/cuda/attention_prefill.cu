@@ -5,8 +5,8 @@
 // Q counts as a sum of two halves, and so does K where it is not stored in this half; weights and V as one.
 #include <mma.h>
 
-#include "kernels/cuda/attention.h"
-#include "kernels/cuda/halves.h"
+#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/halves.cuh"
 
 namespace hetero::kernels::HETERO_DEVICE_BACKEND {
 namespace {

@@ -1,5 +1,5 @@
 // K and V of new tokens into the pages.
-#include "kernels/cuda/encode.h"
+#include "kernels/cuda/encode.cuh"
 
 namespace hetero::kernels::HETERO_DEVICE_BACKEND {
 namespace {

@@ -1,5 +1,5 @@
 // K and V of a state to codes and back.
-#include "kernels/cuda/encode.h"
+#include "kernels/cuda/encode.cuh"
 
 namespace hetero::kernels::HETERO_DEVICE_BACKEND {
 namespace {

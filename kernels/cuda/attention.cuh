@@ -2,7 +2,7 @@
 #pragma once
 #include <algorithm>
 
-#include "kernels/cuda/kv_rows.h"
+#include "kernels/cuda/kv_rows.cuh"
 
 namespace hetero::kernels::HETERO_DEVICE_BACKEND {
 

@@ -3,7 +3,7 @@
 #include "kernels/common/codes.h"
 #include "kernels/common/fp8.h"
 #include "kernels/common/half.h"
-#include "kernels/cuda/halves.h"
+#include "kernels/cuda/halves.cuh"
 
 namespace hetero::kernels::HETERO_DEVICE_BACKEND {
 
@@ -64,6 +64,22 @@ __device__ inline float code_value(KvCodes codes, unsigned code) {
             return static_cast<float>(code);
     }
 }
+__device__ inline void code_values(KvCodes codes, const std::uint8_t (&q)[chunk_dims], float (&x)[chunk_dims]) {
+    const auto all = [&](auto value) {
+#pragma unroll
+        for (int i = 0; i < chunk_dims; ++i) x[i] = value(q[i]);
+    };
+    switch (codes) {  // once for all
+        case KvCodes::i8:
+            return all([](unsigned code) { return code_value(KvCodes::i8, code); });
+        case KvCodes::i4:
+            return all([](unsigned code) { return code_value(KvCodes::i4, code); });
+        case KvCodes::e4m3fn:
+            return all([](unsigned code) { return code_value(KvCodes::e4m3fn, code); });
+        default:
+            return all([](unsigned code) { return code_value(KvCodes::u8, code); });
+    }
+}
 // Whether dims in order share scales by eights.
 __device__ inline bool groups_hold_chunks(const DeviceKv& kv) {
     return kv.group != 0 && (kv.group % chunk_dims == 0 || kv.group == kv.head_dim);
@@ -108,19 +124,21 @@ __device__ inline void read_row(const DeviceKv& kv, const std::byte* tile, int r
                 for (int i = 0; i < chunk_dims; ++i) codes[i] = i < n ? from[i] : std::uint8_t{0};
             }
         }
-        const bool shared = groups_hold_chunks(kv);
-        float scale = 0, zero = 0;
+        code_values(kv.codes, codes, x);
+        if (groups_hold_chunks(kv)) {
+            const std::size_t index = scale_index(kv, row, dim);
+            const float scale = f16_at(tile, kv.scale_offset, index);
+            const float zero = kv.zero_offset != 0 ? f16_at(tile, kv.zero_offset, index) : 0;
+#pragma unroll
+            for (int i = 0; i < chunk_dims; ++i) x[i] = i < n ? fmaf(x[i], scale, zero) : 0.0F;
+            return;
+        }
+#pragma unroll
         for (int i = 0; i < chunk_dims; ++i) {
-            if (i >= n) {
-                x[i] = 0;
-                continue;
-            }
-            if (i == 0 || !shared) {
-                const std::size_t index = scale_index(kv, row, dim + i);
-                scale = f16_at(tile, kv.scale_offset, index);
-                zero = kv.zero_offset != 0 ? f16_at(tile, kv.zero_offset, index) : 0;
-            }
-            x[i] = fmaf(code_value(kv.codes, codes[i]), scale, zero);
+            const std::size_t index = scale_index(kv, row, i < n ? dim + i : dim);
+            const float scale = f16_at(tile, kv.scale_offset, index);
+            const float zero = kv.zero_offset != 0 ? f16_at(tile, kv.zero_offset, index) : 0;
+            x[i] = i < n ? fmaf(x[i], scale, zero) : 0.0F;
         }
     }
 }

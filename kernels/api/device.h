@@ -72,7 +72,8 @@ struct DeviceMatrix {
     const float* bias = nullptr;       // [rows]; null: 0
 };
 
-// The matrices of a mixture's experts: `data` of expert e begins e * expert_bytes after that of expert 0. No bias.
+// The matrices of a mixture's experts: `data` of expert e begins e * expert_bytes after that of expert 0. row_scale is
+// [expert][rows]; there are no biases.
 struct DeviceExperts {
     DeviceMatrix first;
     std::size_t n_experts = 0;
@@ -252,7 +253,7 @@ struct DeviceOps {
     DeviceFault (*convert)(DeviceStream stream, DType from, const void* x, std::size_t x_stride_bytes, DType to,
                            void* y, std::size_t y_stride_bytes, std::size_t rows, std::size_t cols);
 
-    // out[token] = scale * table[ids[token]]; an id outside the table gives zeros. Exact.
+    // out[token] = scale * table[ids[token]], after row_scale; an id outside the table gives zeros. Exact.
     DeviceFault (*embed)(DeviceStream stream, const DeviceMatrix& table, const std::int32_t* ids, std::size_t n_tokens,
                          float scale, float* out, std::size_t stride);
 

@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(128) attention_tiles(DeviceAttention a, Device
     auto* weights = reinterpret_cast<std::uint16_t*>(shared + at.weights) + own * weights_stride;
     float* inverse = reinterpret_cast<float*>(shared + at.rows) + 2 * own;  // of the rows' scales
     float* rescale = inverse + side;
-    const auto half = [](const std::uint16_t* bits) { return reinterpret_cast<const Half*>(bits); };
+    const auto matrix = [](const std::uint16_t* bits) { return reinterpret_cast<const Half*>(bits); };
 
     using Sums = wmma::fragment<wmma::accumulator, side, side, side, float>;
     using Left = wmma::fragment<wmma::matrix_a, side, side, side, Half, wmma::row_major>;
@@ -197,17 +197,17 @@ __global__ void __launch_bounds__(128) attention_tiles(DeviceAttention a, Device
             for (int j = 0; j < key_blocks; ++j) wmma::fill_fragment(products[j], 0.0F);
             for (int dim = 0; dim < query_dim; dim += side) {
                 Left high, low;
-                wmma::load_matrix_sync(high, half(q_high + dim), static_cast<unsigned>(at.q_stride));
-                wmma::load_matrix_sync(low, half(q_low + dim), static_cast<unsigned>(at.q_stride));
+                wmma::load_matrix_sync(high, matrix(q_high + dim), static_cast<unsigned>(at.q_stride));
+                wmma::load_matrix_sync(low, matrix(q_low + dim), static_cast<unsigned>(at.q_stride));
 #pragma unroll
                 for (int j = 0; j < key_blocks; ++j) {
                     Keys keys;
-                    wmma::load_matrix_sync(keys, half(k_high + j * side * at.q_stride + dim),
+                    wmma::load_matrix_sync(keys, matrix(k_high + j * side * at.q_stride + dim),
                                            static_cast<unsigned>(at.q_stride));
                     wmma::mma_sync(products[j], high, keys, products[j]);
                     wmma::mma_sync(products[j], low, keys, products[j]);
                     if constexpr (k_parts == 2) {
-                        wmma::load_matrix_sync(keys, half(k_low + j * side * at.q_stride + dim),
+                        wmma::load_matrix_sync(keys, matrix(k_low + j * side * at.q_stride + dim),
                                                static_cast<unsigned>(at.q_stride));
                         wmma::mma_sync(products[j], high, keys, products[j]);
                     }
@@ -249,12 +249,12 @@ __global__ void __launch_bounds__(128) attention_tiles(DeviceAttention a, Device
                 for (int i = 0; i < Sums::num_elements; ++i) out[j].x[i] *= factors[i];
             for (int block = 0; block < key_blocks; ++block) {
                 Left left;
-                wmma::load_matrix_sync(left, half(weights + block * side), weights_stride);
+                wmma::load_matrix_sync(left, matrix(weights + block * side), weights_stride);
 #pragma unroll
                 for (int j = 0; j < Columns; ++j) {
                     if (j * side >= columns) continue;
                     Values right;
-                    wmma::load_matrix_sync(right, half(v + block * side * at.v_stride + j * side),
+                    wmma::load_matrix_sync(right, matrix(v + block * side * at.v_stride + j * side),
                                            static_cast<unsigned>(at.v_stride));
                     wmma::mma_sync(out[j], left, right, out[j]);
                 }

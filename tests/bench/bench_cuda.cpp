@@ -137,16 +137,23 @@ double norms(std::size_t tokens, std::size_t n) {
     return static_cast<double>(tokens * n * 6) / ms / 1e6;
 }
 
-// GB/s of K and V read by one step of `sequences` with `context` tokens each; pages in order.
-double attend(KvCodes codes, std::size_t sequences, std::size_t context) {
-    const std::size_t kv_heads = 8, group = 4, dim = 128, page_tokens = kKvPageTokens;
+constexpr std::size_t kv_heads = 8, group = 4, heads = kv_heads * group, dim = 128;  // of the attention measured here
+
+std::size_t row_bytes_of(KvCodes codes) {
+    return codes == KvCodes::floats ? 2 * dim : is_paired(codes) ? dim / 2 : dim;
+}
+
+// Milliseconds of attention for the last `tokens` of each of `sequences` with `context` tokens: of one by the kernel
+// for decode, else by that for prefill. Pages in order.
+double attend(KvCodes codes, std::size_t sequences, std::size_t context, std::size_t tokens) {
+    const std::size_t page_tokens = kKvPageTokens, n_tokens = sequences * tokens;
     DeviceKv part;
     part.n_heads = kv_heads;
     part.head_dim = dim;
     part.codes = codes;
     part.token_stride = dim;
     const bool quantized = codes != KvCodes::floats;
-    const std::size_t row_bytes = quantized ? (is_paired(codes) ? dim / 2 : dim) : 2 * dim;
+    const std::size_t row_bytes = row_bytes_of(codes);
     part.scale_offset = page_tokens * row_bytes;
     part.group = quantized ? dim : 0;
     part.head_bytes = part.scale_offset + (quantized ? 2 * page_tokens : 0);
@@ -154,20 +161,22 @@ double attend(KvCodes codes, std::size_t sequences, std::size_t context) {
     part.page_bytes = 2 * kv_heads * part.head_bytes;
     part.memory = reinterpret_cast<std::byte*>(take(sequences * pages * part.page_bytes));
     std::vector<std::uint32_t> table(sequences * pages);
-    std::vector<std::int32_t> sequence(sequences), position(sequences, static_cast<std::int32_t>(context - 1));
+    std::vector<std::int32_t> sequence(n_tokens), position(n_tokens);
     for (std::size_t i = 0; i < table.size(); ++i) table[i] = static_cast<std::uint32_t>(i);
-    for (std::size_t i = 0; i < sequences; ++i) sequence[i] = static_cast<std::int32_t>(i);
+    for (std::size_t i = 0; i < n_tokens; ++i) {
+        sequence[i] = static_cast<std::int32_t>(i / tokens);
+        position[i] = static_cast<std::int32_t>(context - tokens + i % tokens);
+    }
     auto* d_table = take<std::uint32_t>(table.size());
-    auto* d_sequence = take<std::int32_t>(sequences);
-    auto* d_position = take<std::int32_t>(sequences);
+    auto* d_sequence = take<std::int32_t>(n_tokens);
+    auto* d_position = take<std::int32_t>(n_tokens);
     must(gpu->copy(stream, d_table, table.data(), table.size() * 4));
-    must(gpu->copy(stream, d_sequence, sequence.data(), sequences * 4));
-    must(gpu->copy(stream, d_position, position.data(), sequences * 4));
+    must(gpu->copy(stream, d_sequence, sequence.data(), n_tokens * 4));
+    must(gpu->copy(stream, d_position, position.data(), n_tokens * 4));
     must(gpu->synchronize(stream));
-    const DeviceSequences where{d_table, pages, nullptr, d_sequence, d_position, sequences};
-    const std::size_t heads = kv_heads * group;
-    auto* q = take<float>(sequences * heads * dim);
-    auto* out = take<float>(sequences * heads * dim);
+    const DeviceSequences where{d_table, pages, nullptr, d_sequence, d_position, n_tokens};
+    auto* q = take<float>(n_tokens * heads * dim);
+    auto* out = take<float>(n_tokens * heads * dim);
     DeviceAttention attention;
     attention.q = {q, heads * dim, dim};
     attention.out = {out, heads * dim, dim};
@@ -176,13 +185,50 @@ double attend(KvCodes codes, std::size_t sequences, std::size_t context) {
     attention.n_heads = heads;
     attention.query_dim = attention.output_dim = dim;
     attention.scale = 0.088F;
-    auto* scratch = take(gpu->attention_scratch_bytes(attention, sequences, context, true));
-    const double ms = time_of([&] { return gpu->attention_decode(stream, attention, where, context, scratch); });
+    const bool decode = tokens == 1;
+    auto* scratch = take(gpu->attention_scratch_bytes(attention, n_tokens, context, decode) + 1);
+    const double ms = time_of([&] {
+        return (decode ? gpu->attention_decode : gpu->attention_prefill)(stream, attention, where, context, scratch);
+    });
     for (void* one :
          {static_cast<void*>(part.memory), static_cast<void*>(d_table), static_cast<void*>(d_sequence),
           static_cast<void*>(d_position), static_cast<void*>(q), static_cast<void*>(out), static_cast<void*>(scratch)})
         give_back(one);
-    return static_cast<double>(sequences * context * 2 * kv_heads * (row_bytes + (quantized ? 2 : 0))) / ms / 1e6;
+    return ms;
+}
+
+// GB/s of K and V read by a step of decode.
+double step(KvCodes codes, std::size_t sequences, std::size_t context) {
+    const std::size_t token_bytes = row_bytes_of(codes) + (codes == KvCodes::floats ? 0 : 2);
+    return static_cast<double>(sequences * context * 2 * kv_heads * token_bytes) /
+           attend(codes, sequences, context, 1) / 1e6;
+}
+// TFLOP/s of a whole prompt, keys in sight alone.
+double prompt(KvCodes codes, std::size_t tokens) {
+    return 2e-9 * static_cast<double>(heads * dim * tokens * (tokens + 1)) / attend(codes, 1, tokens, tokens);
+}
+
+// GB/s of values read and codes written, and the other way round.
+double code_state(const DeviceCodec& codec, bool back) {
+    const std::size_t tokens = 65536, values = tokens * kv_heads * dim, groups = values / codec.group;
+    auto* x = take<std::uint16_t>(values, 0x3C);
+    auto* codes = take(values);
+    auto* scale = take<std::uint16_t>(groups);
+    auto* zero = take<std::uint16_t>(groups);
+    auto* place = take<unsigned long long>(1, 0xFF);
+    std::uint16_t* zeros = codec.codes == KvCodes::u8 || codec.codes == KvCodes::u4 ? zero : nullptr;
+    const double ms = time_of([&] {
+        return back ? gpu->kv_dequantize(stream, codec, {codes, scale, zeros}, tokens, kv_heads, dim, DType::f16, x,
+                                         place)
+                    : gpu->kv_quantize(stream, codec, DType::f16, x, tokens, kv_heads, dim, {codes, scale, zeros},
+                                       place);
+    });
+    for (void* one : {static_cast<void*>(x), static_cast<void*>(codes), static_cast<void*>(scale),
+                      static_cast<void*>(zero), static_cast<void*>(place)})
+        give_back(one);
+    const std::size_t bytes =
+        2 * values + tokens * kv_heads * row_bytes_of(codec.codes) + groups * (zeros != nullptr ? 4 : 2);
+    return static_cast<double>(bytes) / ms / 1e6;
 }
 
 }  // namespace
@@ -239,9 +285,20 @@ int main(int argc, char** argv) {
     };
     for (const auto& [name, codes] :
          {Codes{"f16", KvCodes::floats}, {"int8", KvCodes::i8}, {"int4", KvCodes::i4}, {"fp8", KvCodes::e4m3fn}}) {
-        print(std::string("attention over ") + name + ", 1 sequence of 32768", attend(codes, 1, 32768), "GB/s", memory);
-        print(std::string("attention over ") + name + ", 32 sequences of 4096", attend(codes, 32, 4096), "GB/s",
-              memory);
+        print(std::string("attention over ") + name + ", 1 sequence of 32768", step(codes, 1, 32768), "GB/s", memory);
+        print(std::string("attention over ") + name + ", 32 sequences of 4096", step(codes, 32, 4096), "GB/s", memory);
+        print(std::string("attention over ") + name + ", a prompt of 4096", prompt(codes, 4096), "TFLOP/s", products);
+    }
+    struct Codec {
+        const char* name;
+        DeviceCodec codec;
+    };
+    for (const auto& [name, codec] : {Codec{"int8", {KvCodes::i8, dim, 0, false}},
+                                      {"had:int8", {KvCodes::i8, dim, 0, true}},
+                                      {"had:int4:token:g32:asym", {KvCodes::u4, 32, 0, true}},
+                                      {"fp8_e4m3fn", {KvCodes::e4m3fn, dim, 0, false}}}) {
+        print(std::string("f16 to ") + name, code_state(codec, false), "GB/s", memory);
+        print(std::string(name) + " to f16", code_state(codec, true), "GB/s", memory);
     }
     must(gpu->destroy_stream(stream));
 }

@@ -37,6 +37,12 @@ public:
     // Gives back the pages after the first n_tokens.
     void truncate(std::uint64_t n_tokens) noexcept;
 
+    [[nodiscard]] std::span<const KvPool::Page> pages() const noexcept { return pages_; }
+    // Where a device has the pages (KvPool::is_elsewhere): the tokens of a layer, from 0 on, that the pool's memory has,
+    // too.
+    [[nodiscard]] std::uint64_t in_memory(std::size_t layer) const noexcept { return in_memory_[layer]; }
+    void set_in_memory(std::size_t layer, std::uint64_t tokens) noexcept { in_memory_[layer] = tokens; }
+
     // Whether tokens of this part must be stored in order, each after the attention of those of the group before it: K
     // in groups of tokens. A query sees its own group as f16, groups before it as codes.
     [[nodiscard]] std::size_t group_tokens(std::size_t layer, kv::PartId part) const noexcept {
@@ -91,6 +97,7 @@ private:
     std::uint64_t capacity_ = 0;
     std::vector<KvPool::Page> pages_;  // [page of the sequence]; room for those of the capacity
     std::vector<std::byte*> memory_;   // their memory
+    std::vector<std::uint64_t> in_memory_;  // [layer]
     // Of K in groups of tokens: the group whose tokens are in the tail, as f16, and the tokens that an import left
     // whole in codes, those of the last group too (0: changed since).
     std::unique_ptr<std::uint16_t[]> tail_;

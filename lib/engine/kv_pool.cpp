@@ -1,5 +1,6 @@
 #include "engine/kv_pool.h"
 
+#include <cstring>
 #include <limits>
 #include <new>
 #include <numeric>
@@ -151,6 +152,12 @@ Result<KvPool::Page> KvPool::take() {
     free_.pop_back();
     users_[page] = 1;
     return page;
+}
+
+Status KvPool::copy(Page from, Page to) const {
+    if (copy_) return copy_(from, to);
+    std::memcpy(memory(to), memory(from), page_bytes_);
+    return {};
 }
 
 void KvPool::drop(Page page) noexcept {

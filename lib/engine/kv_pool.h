@@ -6,6 +6,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -76,6 +77,12 @@ public:
     [[nodiscard]] bool is_shared(Page page) const noexcept { return users_[page] > 1; }
     [[nodiscard]] std::byte* memory(Page page) const noexcept { return memory_.get() + page * page_bytes_; }
 
+    // What a page holds, to another page. Where a device has the pages, by its function: here is a copy at best.
+    using CopyFn = std::function<Status(Page from, Page to)>;
+    Status copy(Page from, Page to) const;
+    void copy_by(CopyFn copy) { copy_ = std::move(copy); }
+    [[nodiscard]] bool is_elsewhere() const noexcept { return copy_ != nullptr; }
+
 private:
     KvPool() = default;
 
@@ -89,6 +96,7 @@ private:
     Bytes memory_;                      // [page][page_bytes_]
     std::vector<std::uint32_t> users_;  // [page]
     std::vector<Page> free_;            // the last is taken next
+    CopyFn copy_;                       // empty: the truth is in memory_
     kernels::DType dtype_ = kernels::DType::f16;
 };
 

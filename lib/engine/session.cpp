@@ -53,7 +53,7 @@ Status check_memory(std::uint64_t kv_bytes, std::uint64_t work_bytes, std::uint3
 std::uint32_t block_tokens_of(const Options& options, const model::Program& program, std::uint64_t capacity,
                               std::uint32_t chunk) {
     if (options.block_tokens == 0) return 0;
-    const std::uint64_t most = block_bytes / std::max<std::uint64_t>(Executor::bytes_per_block_token(program), 1);
+    const std::uint64_t most = block_bytes / std::max<std::uint64_t>(bytes_per_block_token(program), 1);
     const std::uint64_t needed = (capacity + chunk - 1) / chunk;
     const std::uint64_t chunks = std::min(needed, std::min(options.block_tokens, most) / chunk);
     return chunks < 2 ? 0 : static_cast<std::uint32_t>(chunks * chunk);
@@ -107,10 +107,9 @@ struct Session::Core {
           group(group_),
           pool(options.threads == 0 ? default_thread_count() : options.threads),
           kv(std::move(kv_)),
-          packed(options.precision == Precision::fast ? PackedWeights::of(model, pool, Share(group), options.warm)
-                                                      : nullptr),
-          executor(model->program, pool, most_tokens(chunk_tokens_, options), group, packed, options.exec,
-                   block_tokens_),
+          packed(options.precision == Precision::fast && options.device.ops == nullptr
+                     ? PackedWeights::of(model, pool, Share(group), options.warm)
+                     : nullptr),
           chunk_tokens(chunk_tokens_),
           block_tokens(block_tokens_) {
         pieces.reserve(options.sequences);
@@ -125,9 +124,9 @@ struct Session::Core {
     ThreadPool pool;
     std::shared_ptr<KvPool> kv;
     std::shared_ptr<const PackedWeights> packed;  // null: Precision::precise
-    Executor executor;
+    std::unique_ptr<Runner> runner;
     std::uint32_t chunk_tokens, block_tokens;
-    std::vector<Executor::Piece> pieces;  // of a step
+    std::vector<Runner::Piece> pieces;  // of a step
 };
 
 struct Session::Impl {
@@ -191,7 +190,7 @@ Result<std::unique_ptr<Session>> Session::create(std::shared_ptr<const model::Mo
         Executor::bytes_needed(program, Core::most_tokens(chunk, options), group, options.precision, options.exec,
                                options.threads > 0 ? options.threads : default_thread_count());
     const std::uint32_t block = block_tokens_of(options, program, capacity_tokens, chunk);
-    if (block != 0) work_bytes += block * Executor::bytes_per_block_token(program);
+    if (block != 0) work_bytes += block * bytes_per_block_token(program);
     const bool fast = options.precision == Precision::fast;
     if (fast && !PackedWeights::kept(*model, Share(group))) {
         work_bytes += PackedWeights::bytes_needed(program, Share(group));
@@ -241,7 +240,7 @@ std::uint64_t Session::kv_bytes() const noexcept {
 std::uint64_t Session::position() const noexcept { return impl_->position; }
 std::uint64_t Session::capacity() const noexcept { return impl_->cache.capacity(); }
 
-void Session::observe_queries(QueriesFn on_queries) { impl_->core->executor.observe_queries(std::move(on_queries)); }
+void Session::observe_queries(QueriesFn on_queries) { impl_->core->runner->observe_queries(std::move(on_queries)); }
 
 void Session::observe_layers(LayerFn on_layer) { impl_->on_layer = std::move(on_layer); }
 
@@ -284,7 +283,7 @@ Status Session::prefill(std::span<const TokenId> tokens, Logits which, const Log
         Rows rows = Rows::none;
         if (on_logits && which == Logits::all) rows = Rows::all;
         if (on_logits && which == Logits::last && last) rows = Rows::last;
-        Executor::LayerFn on_layer;
+        Runner::LayerFn on_layer;
         if (impl_->on_layer && (last || (by_layer && on_progress))) {
             on_layer = [&](std::uint32_t layer) -> Status {
                 if (by_layer && on_progress)
@@ -295,9 +294,9 @@ Status Session::prefill(std::span<const TokenId> tokens, Logits which, const Log
         const auto give = [&](std::size_t index, std::span<const float> logits) {
             return on_logits(first + index, logits);
         };
-        const Executor::Piece piece{chunk, first, &impl_->cache};
-        HETERO_CHECK(by_layer ? core.executor.run_by_layer(piece, rows, give, on_layer)
-                              : core.executor.run({&piece, 1}, Phase::prefill, rows, give, on_layer));
+        const Runner::Piece piece{chunk, first, &impl_->cache};
+        HETERO_CHECK(by_layer ? core.runner->run_by_layer(piece, rows, give, on_layer)
+                              : core.runner->run({&piece, 1}, Phase::prefill, rows, give, on_layer));
         impl_->position += chunk.size();
         done += chunk.size();
         if (on_progress) on_progress(done);
@@ -316,14 +315,14 @@ Status Session::decode_together(std::span<const Step> steps, const StepLogitsFn&
     for (const Step& step : steps) {
         Impl& impl = *step.session->impl_;
         if (impl.core.get() != &core) return fail(Errc::usage, "sequences of different models or sessions in a step");
-        for (const Executor::Piece& piece : core.pieces) {
+        for (const Runner::Piece& piece : core.pieces) {
             if (piece.cache == &impl.cache) return fail(Errc::usage, "a sequence is twice in a step");
         }
         HETERO_CHECK(impl.check_ready());
         HETERO_CHECK(impl.check_tokens({&step.token, 1}));
         core.pieces.push_back({{&step.token, 1}, impl.position, &impl.cache});
     }
-    HETERO_CHECK(core.executor.run(core.pieces, Phase::decode, Rows::last, on_logits));
+    HETERO_CHECK(core.runner->run(core.pieces, Phase::decode, Rows::last, on_logits, {}));
     for (const Step& step : steps) ++step.session->impl_->position;
     return {};
 }

@@ -68,6 +68,7 @@ KvCache& KvCache::operator=(KvCache&& other) noexcept {
     pages_.swap(other.pages_);
     memory_.swap(other.memory_);
     in_memory_.swap(other.in_memory_);
+    on_device_.swap(other.on_device_);
     tail_.swap(other.tail_);
     open_.swap(other.open_);
     whole_.swap(other.whole_);

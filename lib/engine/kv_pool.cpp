@@ -143,6 +143,11 @@ std::size_t KvPool::tile_offset(std::size_t layer, PartId part, std::uint32_t he
     return first + head * (coded != nullptr ? coded->tile_bytes : tile_bytes(layers_[layer], dtype_, part));
 }
 
+std::size_t KvPool::part_bytes(std::size_t layer, PartId part) const noexcept {
+    const PartFormat* coded = format(layer, part);
+    return heads(layer) * (coded != nullptr ? coded->tile_bytes : tile_bytes(layers_[layer], dtype_, part));
+}
+
 Result<KvPool::Page> KvPool::take() {
     if (free_.empty()) {
         return fail(Errc::resource, "all {} pages of {} tokens of the KV cache are taken; ask for a larger one",

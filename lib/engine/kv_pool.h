@@ -61,6 +61,8 @@ public:
     // two parts lie side by side in one row.
     [[nodiscard]] std::size_t tile_offset(std::size_t layer, kv::PartId part, std::uint32_t head) const noexcept;
     [[nodiscard]] std::size_t token_stride(std::size_t layer, kv::PartId part) const noexcept;
+    // The tiles of all heads that are kept, which are adjacent.
+    [[nodiscard]] std::size_t part_bytes(std::size_t layer, kv::PartId part) const noexcept;
     [[nodiscard]] bool is_latent(std::size_t layer) const noexcept;
     // Null where a part is in floats.
     [[nodiscard]] const PartFormat* format(std::size_t layer, kv::PartId part) const noexcept {

@@ -6,6 +6,7 @@
 
 #include "base/limits.h"
 #include "base/threads.h"
+#include "engine/device/device_executor.h"
 #include "engine/executor.h"
 #include "engine/first_error.h"
 #include "engine/gather_heads.h"
@@ -31,6 +32,10 @@ Status check_options(const Options& options) {
     if (options.sequences == 0 || options.sequences > most_sequences) {
         return fail(Errc::usage, "a session of {} sequences: 1 to {} are possible", options.sequences, most_sequences);
     }
+    if (options.device.ops == nullptr && !options.kv_tiers.all_on_device())
+        return fail(Errc::usage, "K and V stay elsewhere (--kv-tier) only where a device computes");
+    if (options.device.ops != nullptr && options.group != nullptr && options.group->size() > 1)
+        return fail(Errc::usage, "{}: ranks that compute together (--tp) do so on CPUs", device_name(options.device));
     if (options.threads < 0) return fail(Errc::usage, "the number of threads cannot be {}", options.threads);
     return {};
 }
@@ -114,6 +119,28 @@ struct Session::Core {
           block_tokens(block_tokens_) {
         pieces.reserve(options.sequences);
     }
+    // Makes what computes.
+    Status start(std::uint64_t capacity, const WeightsProgressFn& on_weights) {
+        if (options.device.ops == nullptr) {
+            runner = std::make_unique<Executor>(model->program, pool, most_tokens(chunk_tokens, options), group, packed,
+                                                options.exec, block_tokens);
+            return {};
+        }
+        DeviceExecutor::Setup setup{model,
+                                    kv,
+                                    &pool,
+                                    options.device,
+                                    options.kv_tiers,
+                                    options.precision,
+                                    options.exec,
+                                    most_tokens(chunk_tokens, options),
+                                    block_tokens,
+                                    options.sequences,
+                                    capacity,
+                                    on_weights};
+        HETERO_TRY(runner, DeviceExecutor::create(setup));
+        return {};
+    }
     [[nodiscard]] static std::uint32_t most_tokens(std::uint32_t chunk, const Options& options) {
         return std::max(chunk, options.sequences);
     }
@@ -186,20 +213,24 @@ Result<std::unique_ptr<Session>> Session::create(std::shared_ptr<const model::Mo
                                &kv_bytes)) {
         kv_bytes = std::numeric_limits<std::uint64_t>::max();
     }
-    std::uint64_t work_bytes =
-        Executor::bytes_needed(program, Core::most_tokens(chunk, options), group, options.precision, options.exec,
-                               options.threads > 0 ? options.threads : default_thread_count());
+    const bool on_cpu = options.device.ops == nullptr, fast = options.precision == Precision::fast;
     const std::uint32_t block = block_tokens_of(options, program, capacity_tokens, chunk);
-    if (block != 0) work_bytes += block * bytes_per_block_token(program);
-    const bool fast = options.precision == Precision::fast;
-    if (fast && !PackedWeights::kept(*model, Share(group))) {
-        work_bytes += PackedWeights::bytes_needed(program, Share(group));
+    std::uint64_t work_bytes = 0;
+    if (on_cpu) {
+        work_bytes =
+            Executor::bytes_needed(program, Core::most_tokens(chunk, options), group, options.precision, options.exec,
+                                   options.threads > 0 ? options.threads : default_thread_count()) +
+            block * bytes_per_block_token(program);
+        if (fast && !PackedWeights::kept(*model, Share(group))) {
+            work_bytes += PackedWeights::bytes_needed(program, Share(group));
+        }
     }
     HETERO_CHECK(check_memory(kv_bytes, work_bytes, options.sequences, capacity_tokens));
     HETERO_TRY(std::shared_ptr<KvPool> pool, KvPool::create(program.kv, storage, pages, heads));
     HETERO_TRY(KvCache cache, KvCache::create(pool, capacity_tokens));
     try {
         auto core = std::make_shared<Core>(std::move(model), options, group, chunk, block, std::move(pool));
+        HETERO_CHECK(core->start(capacity_tokens, options.on_weights));
         return std::unique_ptr<Session>(new Session(std::make_unique<Impl>(std::move(core), std::move(cache))));
     } catch (const std::exception& error) {  // memory, or threads
         return fail(Errc::resource, "cannot set up a session of {} tokens: {}", capacity_tokens, error.what());
@@ -212,6 +243,7 @@ Result<std::unique_ptr<Session>> Session::fork(std::uint64_t n_tokens) const {
         return fail(Errc::usage, "a sequence of {} tokens cannot begin with the first {} of one of {}", n_tokens,
                     n_tokens, position());
     }
+    HETERO_CHECK(impl_->core->runner->truncating(impl_->cache, n_tokens));
     HETERO_TRY(KvCache cache, impl_->cache.fork(n_tokens));
     try {
         auto impl = std::make_unique<Impl>(impl_->core, std::move(cache));
@@ -229,6 +261,7 @@ Session::~Session() = default;
 const model::Model& Session::model() const noexcept { return *impl_->model; }
 int Session::threads() const noexcept { return impl_->core->pool.size(); }
 kernels::DType Session::kv_dtype() const noexcept { return impl_->options.kv_dtype; }
+std::string Session::device() const { return device_name(impl_->options.device); }
 bool Session::warm() const noexcept { return impl_->core->packed != nullptr && impl_->core->packed->warm(); }
 std::uint64_t Session::packed_bytes() const noexcept {
     return impl_->core->packed == nullptr ? 0 : impl_->core->packed->bytes();
@@ -359,13 +392,14 @@ Result<kv::Layer> Session::export_layer(std::uint32_t layer) const { return expo
 
 Result<kv::Layer> Session::export_layer(std::uint32_t layer, std::uint64_t n_tokens) const {
     HETERO_CHECK(impl_->check_ready());
-    const KvCache& cache = impl_->cache;
+    KvCache& cache = impl_->cache;
     if (layer >= impl_->model->program.kv.size()) return fail(Errc::usage, "there is no layer {}", layer);
     const std::uint64_t first = layer_shape(impl_->model->program.kv[layer]).first_token(n_tokens);
     if (first < impl_->first_held[layer]) {
         return fail(Errc::usage, "layer {}: token {} is not in the cache; it came from a state that keeps {} on", layer,
                     first, impl_->first_held[layer]);
     }
+    HETERO_CHECK(impl_->core->runner->fetch(cache, layer, first, n_tokens));
     try {
         kv::Layer out;
         for (const PartId id : {PartId::k, PartId::v}) {
@@ -537,6 +571,7 @@ Status Session::import_layer(const kv::Header& header, std::uint32_t layer, cons
     } catch (const std::bad_alloc&) {
         return fail(Errc::resource, "out of memory while importing layer {} ({} tokens)", layer, n_tokens);
     }
+    HETERO_CHECK(impl_->core->runner->put(impl_->cache, layer, first, n_tokens));
     impl_->imported[layer] = true;
     impl_->first_held[layer] = first;
     if (std::find(impl_->imported.begin(), impl_->imported.end(), false) == impl_->imported.end()) {
@@ -563,6 +598,7 @@ Status Session::truncate(std::uint64_t n_tokens) {
             "cannot go back from token {} to {}: the state that was imported keeps only a window of some layers",
             impl_->position, n_tokens);
     }
+    HETERO_CHECK(impl_->core->runner->truncating(impl_->cache, n_tokens));
     impl_->position = std::min(impl_->position, n_tokens);
     impl_->cache.truncate(impl_->position);
     if (n_tokens == 0) {  // also ends an import that did not come to its end

@@ -1,6 +1,7 @@
 // Which device computes for a session.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -17,6 +18,9 @@ struct Device {
     int index = 0;                            // among those that the backend counts
     std::uint64_t memory_bytes = 0;           // that a session may take of it; 0: what is free
 };
+
+// Bytes of a model's weights that are on the device, of how many.
+using WeightsProgressFn = std::function<void(std::uint64_t done, std::uint64_t total)>;
 
 // "cpu", "cuda" (the first one) or "cuda:1". Errors: usage (no name of a device); resource (no such device here, and
 // why).

@@ -219,8 +219,10 @@ const float* DeviceWeights::vector(const std::vector<float>& values) const {
 
 kernels::DeviceMatrix DeviceWeights::matrix(const model::Matrix& matrix) const {
     if (matrix.rows == 0) return {};
-    return {matrix.dtype, memory_.get() + offsets_.at(&matrix), matrix.rows, matrix.cols, row_bytes_of(matrix),
-            vector(matrix.row_scale), vector(matrix.bias)};
+    return {matrix.dtype,         memory_.get() + offsets_.at(&matrix),
+            matrix.rows,          matrix.cols,
+            row_bytes_of(matrix), vector(matrix.row_scale),
+            vector(matrix.bias)};
 }
 
 kernels::DeviceExperts DeviceWeights::experts(const model::MoeAdd& moe, model::Matrix model::Expert::*which) const {

@@ -1,9 +1,8 @@
-// A model's weights in the memory of a device, in the types that their file has: matrices with their rows adjacent, each
-// at a multiple of 16 bytes, and vectors. The matrices of a mixture's experts lie one after the other.
+// A model's weights in the memory of a device, in the types that their file has: matrices with their rows adjacent,
+// each at a multiple of 16 bytes, and vectors. The matrices of a mixture's experts lie one after the other.
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <unordered_map>
 #include <vector>
@@ -16,13 +15,11 @@
 
 namespace hetero::engine {
 
-// Bytes that are there, of how many.
-using WeightsProgressFn = std::function<void(std::uint64_t done, std::uint64_t total)>;
-
 class DeviceWeights {
 public:
-    // Those of `model` that another session keeps on the device, or copied there now: `pool` reads them into page-locked
-    // buffers, one of which is copied while the next is filled. `on_progress` may be empty. Errors: resource.
+    // Those of `model` that another session keeps on the device, or copied there now: `pool` reads them into
+    // page-locked buffers, one of which is copied while the next is filled. `on_progress` may be empty. Errors:
+    // resource.
     static Result<std::shared_ptr<const DeviceWeights>> of(const std::shared_ptr<const model::Model>& model,
                                                            const Device& device, ThreadPool& pool,
                                                            const WeightsProgressFn& on_progress = {});

@@ -139,6 +139,7 @@ struct Session::Core {
                                     capacity,
                                     on_weights};
         HETERO_TRY(runner, DeviceExecutor::create(setup));
+        options.on_weights = {};  // its captures need not live on
         return {};
     }
     [[nodiscard]] static std::uint32_t most_tokens(std::uint32_t chunk, const Options& options) {

@@ -1,10 +1,10 @@
-// How the host code of this backend talks to the runtime: every launch and every call is checked, and what went wrong names
-// the kernel or call, the device and the shapes.
+// How the host code of this backend talks to the runtime: every launch and every call is checked, and what went wrong
+// names the kernel or call, the device and the shapes.
 //
 // The same sources are compiled twice: by nvcc, and by the host's compiler with HETERO_EMULATED and the headers of
-// tests/emulation/include, which run a grid on the CPU. So kernels are launched by launch(), never by <<<>>>, dynamic shared
-// memory is HETERO_DYNAMIC_SHARED, and everything lies in the namespace HETERO_DEVICE_BACKEND, of which a test program can
-// hold both.
+// tests/emulation/include, which run a grid on the CPU. So kernels are launched by launch(), never by <<<>>>, dynamic
+// shared memory is HETERO_DYNAMIC_SHARED, and everything lies in the namespace HETERO_DEVICE_BACKEND, of which a test
+// program can hold both.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -23,39 +23,29 @@
 #define HETERO_DYNAMIC_SHARED(type, name) type* name = static_cast<type*>(::hetero::emulation::dynamic_shared())
 #else
 #define HETERO_DEVICE_BACKEND cuda
-#define HETERO_DYNAMIC_SHARED(type, name)                         \
+#define HETERO_DYNAMIC_SHARED(type, name)                          \
     extern __shared__ __align__(16) unsigned char hetero_shared[]; \
     type* name = reinterpret_cast<type*>(hetero_shared)
 #endif
-
-namespace hetero::kernels {
-
-struct DeviceEventState {
-    int device;
-    cudaEvent_t event;
-};
-
-}  // namespace hetero::kernels
 
 namespace hetero::kernels::HETERO_DEVICE_BACKEND {
 
 struct MatrixLibrary;  // gemm_library.h
 
-}  // namespace hetero::kernels::HETERO_DEVICE_BACKEND
-
-namespace hetero::kernels {
-
-struct DeviceStreamState {
+// What a DeviceStream and a DeviceEvent point to.
+struct Stream {
     int device = 0;
     cudaStream_t stream = nullptr;
     int multiprocessors = 1;
-    int capability = 0;  // major * 10 + minor
-    HETERO_DEVICE_BACKEND::MatrixLibrary* library = nullptr;  // null: none, the kernels of gemm.cu are used
+    int capability = 0;                // major * 10 + minor
+    MatrixLibrary* library = nullptr;  // null: there is none, the kernels of gemm.cu are used
 };
-
-}  // namespace hetero::kernels
-
-namespace hetero::kernels::HETERO_DEVICE_BACKEND {
+struct Event {
+    int device = 0;
+    cudaEvent_t event = nullptr;
+};
+[[nodiscard]] inline Stream& of(DeviceStream stream) { return *reinterpret_cast<Stream*>(stream); }
+[[nodiscard]] inline Event& of(DeviceEvent event) { return *reinterpret_cast<Event*>(event); }
 
 inline constexpr int warp_size = 32;
 inline constexpr unsigned all_lanes = 0xFFFFFFFFU;
@@ -88,11 +78,11 @@ DeviceFault launch(DeviceStream stream, const char* name, const Grid& grid, Shap
                    Args&&... args) {
     static_assert(sizeof...(Params) == sizeof...(Args));
     if (grid.blocks.x == 0 || grid.blocks.y == 0 || grid.blocks.z == 0) return {};
-    if (DeviceFault fault = use_device(stream->device)) return fault;
+    if (DeviceFault fault = use_device(of(stream).device)) return fault;
     std::tuple<Params...> values(static_cast<Params>(args)...);
 #ifdef HETERO_EMULATED
     const cudaError_t error =
-        ::hetero::emulation::launch(grid.blocks, grid.threads, grid.shared_bytes, stream->stream, name,
+        ::hetero::emulation::launch(grid.blocks, grid.threads, grid.shared_bytes, of(stream).stream, name,
                                     [kernel, values] { std::apply(kernel, values); });
 #else
     constexpr std::size_t granted_bytes = 48 << 10;  // beyond that a kernel has to ask
@@ -105,12 +95,12 @@ DeviceFault launch(DeviceStream stream, const char* name, const Grid& grid, Shap
             [&](auto&... value) {
                 void* pointers[] = {const_cast<void*>(static_cast<const volatile void*>(&value))..., nullptr};
                 return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid.blocks, grid.threads, pointers,
-                                        grid.shared_bytes, stream->stream);
+                                        grid.shared_bytes, of(stream).stream);
             },
             values);
     }
 #endif
-    if (error != cudaSuccess) return fault_of(error, stream->device, name, shapes, &grid);
+    if (error != cudaSuccess) return fault_of(error, of(stream).device, name, shapes, &grid);
     return {};
 }
 

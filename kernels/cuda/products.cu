@@ -1,0 +1,7 @@
+#include "kernels/cuda/launch.h"
+
+namespace hetero::kernels::HETERO_DEVICE_BACKEND {
+
+void fill_products(DeviceOps&) {}
+
+}  // namespace hetero::kernels::HETERO_DEVICE_BACKEND

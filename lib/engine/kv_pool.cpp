@@ -80,7 +80,8 @@ std::uint64_t KvPool::tail_bytes(std::span<const model::KvLayout> layers, const 
 }
 
 Result<std::shared_ptr<KvPool>> KvPool::create(std::span<const model::KvLayout> layers, const KvStorage& storage,
-                                               std::uint64_t pages, std::span<const Range> heads) {
+                                               std::uint64_t pages, std::span<const Range> heads,
+                                               std::shared_ptr<std::byte> memory) {
     HETERO_CHECK(check(layers, storage));
     const std::uint64_t bytes = bytes_needed(layers, storage, pages, heads);
     const auto out_of_memory = [&] {
@@ -119,7 +120,7 @@ Result<std::shared_ptr<KvPool>> KvPool::create(std::span<const model::KvLayout> 
         pool->users_.resize(pages);
         pool->free_.resize(pages);
         std::iota(pool->free_.rbegin(), pool->free_.rend(), Page{0});
-        pool->memory_ = take_bytes(bytes);
+        pool->memory_ = memory != nullptr ? std::move(memory) : std::shared_ptr<std::byte>(take_bytes(bytes));
         if (pool->memory_ == nullptr) return out_of_memory();
         return pool;
     } catch (const std::bad_alloc&) {

@@ -44,9 +44,11 @@ public:
     // What each cache takes apart from pages: the tokens of groups that are not full.
     [[nodiscard]] static std::uint64_t tail_bytes(std::span<const model::KvLayout> layers, const KvStorage& storage,
                                                   std::span<const Range> heads = {});
-    // Floats: f16, bf16 or f32. Errors: those of check(); resource.
+    // Floats: f16, bf16 or f32. `memory`: bytes_needed() at a multiple of 64, or null: it is taken here. Errors: those
+    // of check(); resource.
     static Result<std::shared_ptr<KvPool>> create(std::span<const model::KvLayout> layers, const KvStorage& storage,
-                                                  std::uint64_t pages, std::span<const Range> heads = {});
+                                                  std::uint64_t pages, std::span<const Range> heads = {},
+                                                  std::shared_ptr<std::byte> memory = nullptr);
 
     [[nodiscard]] kernels::DType dtype() const noexcept { return dtype_; }
     [[nodiscard]] std::uint64_t pages() const noexcept { return users_.size(); }
@@ -95,10 +97,10 @@ private:
     std::vector<std::size_t> tail_offsets_;         // [layer]
     std::size_t tail_size_ = 0;
     std::size_t page_bytes_ = 0;
-    Bytes memory_;                      // [page][page_bytes_]
-    std::vector<std::uint32_t> users_;  // [page]
-    std::vector<Page> free_;            // the last is taken next
-    CopyFn copy_;                       // empty: the truth is in memory_
+    std::shared_ptr<std::byte> memory_;  // [page][page_bytes_]
+    std::vector<std::uint32_t> users_;   // [page]
+    std::vector<Page> free_;             // the last is taken next
+    CopyFn copy_;                        // empty: the truth is in memory_
     kernels::DType dtype_ = kernels::DType::f16;
 };
 

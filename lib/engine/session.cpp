@@ -11,6 +11,7 @@
 #include "engine/first_error.h"
 #include "engine/gather_heads.h"
 #include "engine/kv_cache.h"
+#include "io/file_memory.h"
 #include "kv/convert.h"
 
 namespace hetero::engine {
@@ -226,8 +227,13 @@ Result<std::unique_ptr<Session>> Session::create(std::shared_ptr<const model::Mo
             work_bytes += PackedWeights::bytes_needed(program, Share(group));
         }
     }
+    std::shared_ptr<std::byte> file;
+    if (options.kv_tiers.any(Tier::file) && kv_bytes != std::numeric_limits<std::uint64_t>::max()) {
+        HETERO_TRY(file, io::take_file_memory(kv_bytes));
+        kv_bytes = 0;
+    }
     HETERO_CHECK(check_memory(kv_bytes, work_bytes, options.sequences, capacity_tokens));
-    HETERO_TRY(std::shared_ptr<KvPool> pool, KvPool::create(program.kv, storage, pages, heads));
+    HETERO_TRY(std::shared_ptr<KvPool> pool, KvPool::create(program.kv, storage, pages, heads, std::move(file)));
     HETERO_TRY(KvCache cache, KvCache::create(pool, capacity_tokens));
     try {
         auto core = std::make_shared<Core>(std::move(model), options, group, chunk, block, std::move(pool));

@@ -59,8 +59,7 @@ void switch_to(Context& from, Context& to) { hetero_emulation_switch(&from, to);
 void prepare(Context& context, std::byte* stack, void (*entry)()) {
     // Six registers, then the address to return to; on entry of a function the stack is 8 beyond a multiple of 16.
     auto** top = reinterpret_cast<void**>(stack + stack_bytes);
-    top -= 2;
-    *top = nullptr;
+    *--top = nullptr;
     *--top = reinterpret_cast<void*>(entry);
     top -= 6;
     std::memset(top, 0, 6 * sizeof(void*));

@@ -1,13 +1,13 @@
 // Writing a value where a DeviceOutput says.
 #pragma once
 #include "kernels/cuda/launch.h"
-#include "kernels/ref/half.h"
+#include "kernels/common/half.h"
 
 namespace hetero::kernels::HETERO_DEVICE_BACKEND {
 
 // Nearest even.
 __device__ inline std::uint16_t to_half(float value, DType type) {
-    return type == DType::f16 ? ref::f32_to_f16(value) : ref::f32_to_bf16(value);
+    return type == DType::f16 ? f32_to_f16(value) : f32_to_bf16(value);
 }
 
 __device__ inline void store(const DeviceOutput& out, std::size_t token, std::size_t column, float value) {

@@ -1,7 +1,7 @@
 // Writing a value where a DeviceOutput says.
 #pragma once
-#include "kernels/cuda/launch.h"
 #include "kernels/common/half.h"
+#include "kernels/cuda/launch.h"
 
 namespace hetero::kernels::HETERO_DEVICE_BACKEND {
 

@@ -110,6 +110,7 @@ void fill_elementwise(DeviceOps& ops);
 void fill_rope(DeviceOps& ops);
 void fill_sampling(DeviceOps& ops);
 void fill_products(DeviceOps& ops);
+void fill_gemm(DeviceOps& ops);
 void fill_experts(DeviceOps& ops);
 void fill_kv(DeviceOps& ops);
 void fill_attention(DeviceOps& ops);

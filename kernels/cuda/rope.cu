@@ -1,4 +1,5 @@
 // Rotary embedding. The order of the operations is that of kernels/ref, whose bits this has.
+#include "kernels/common/rope.h"
 #include "kernels/cuda/launch.h"
 
 namespace hetero::kernels::HETERO_DEVICE_BACKEND {
@@ -34,8 +35,7 @@ __global__ void rotate_heads(DeviceHeads<const float> src, DeviceHeads<float> ds
         const float a = interleaved ? row[2 * pair] : row[pair];
         const float b = interleaved ? row[2 * pair + 1] : row[pair + n_pairs];
         const float c = cos_table[token * n_pairs + pair], s = sin_table[token * n_pairs + pair];
-        to[pair] = __fsub_rn(__fmul_rn(a, c), __fmul_rn(b, s));
-        to[pair + n_pairs] = __fadd_rn(__fmul_rn(b, c), __fmul_rn(a, s));
+        rotate_pair(a, b, c, s, to[pair], to[pair + n_pairs]);
     }
     for (std::size_t i = 2 * n_pairs + threadIdx.x; i < head_dim; i += blockDim.x) to[i] = row[i];
 }

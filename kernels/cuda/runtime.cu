@@ -288,6 +288,7 @@ const DeviceOps& table() {
         fill_rope(ops);
         fill_sampling(ops);
         fill_products(ops);
+        fill_gemm(ops);
         fill_experts(ops);
         fill_kv(ops);
         fill_attention(ops);

@@ -160,3 +160,113 @@ TEST_CASE("rows to 8 bits have the bits of the reference") {
         }
     });
 }
+
+TEST_CASE("gemm keeps its bound with weights of any type, in pieces, ragged, added to and scaled") {
+    on_device([](const Device& device) {
+        Random random(4);
+        struct Case {
+            DType type;
+            std::size_t rows, cols, tokens;
+        };
+        for (const Case& one : {Case{DType::bf16, 130, 96, 20}, {DType::f16, 40, 37, 131}, {DType::bf16, 129, 40, 129},
+                                {DType::q4_1, 200, 64, 3}, {DType::q6_k, 16, 256, 17}, {DType::f32, 300, 24, 5},
+                                {DType::i8, 20, 33, 4}})
+            for (const DeviceInput input : {DeviceInput::bf16, DeviceInput::f16}) {
+                const auto [type, rows, cols, tokens] = one;
+                CAPTURE(rows);
+                CAPTURE(static_cast<int>(input));
+                const bool f16 = input == DeviceInput::f16;
+                const auto round = f16 ? scalar().f32_to_f16 : scalar().f32_to_bf16;
+                const auto widen = f16 ? scalar().f16_to_f32 : scalar().bf16_to_f32;
+                const auto weight = std::find_if(weight_types().begin(), weight_types().end(),
+                                                 [&](const WeightType& w) { return w.type == one.type; });
+                const std::vector<std::uint8_t> w = random_weights(*weight, rows * cols, random);
+                std::vector<float> values = dequantized(type, w, rows * cols);
+                std::vector<std::uint16_t> bits(values.size());
+                round(values.data(), bits.data(), bits.size());
+                widen(bits.data(), values.data(), bits.size());  // a weight of another type is rounded
+                const std::size_t x_stride = cols + 8, y_stride = rows + 3;
+                std::vector<float> x(tokens * x_stride), scale(rows), bias(rows);
+                fill_normal(x, random);
+                fill_normal(scale, random);
+                fill_normal(bias, random);
+                std::vector<std::uint16_t> x16(x.size());
+                round(x.data(), x16.data(), x.size());
+                widen(x16.data(), x.data(), x.size());
+                const auto dw = device.upload(w);
+                const auto dx = device.upload(x16);
+                const auto ds = device.upload(scale), db = device.upload(bias);
+                const bool scaled = type == DType::i8 || type == DType::bf16;
+                const DeviceMatrix m{type, dw.get(), rows, cols, dtype_bytes(type, cols), scaled ? ds.get() : nullptr, db};
+                const std::size_t scratch_bytes = device.ops.gemm_scratch_bytes(m, input, tokens);
+                const auto scratch = device.allocate<std::uint8_t>(scratch_bytes);
+                for (const bool add : {false, true}) {
+                    const auto dy = device.upload(std::vector<float>(tokens * y_stride, 2));
+                    check(device.ops.gemm(device.stream, m, {input, dx.get(), x_stride, nullptr}, tokens, dy, y_stride,
+                                          add, scratch.get(), scratch_bytes));
+                    const std::vector<float> y = dy.read();
+                    std::size_t far = 0;
+                    for (std::size_t t = 0; t < tokens; ++t) {
+                        for (std::size_t r = 0; r < rows; ++r) {
+                            double sum = 0;
+                            for (std::size_t c = 0; c < cols; ++c)
+                                sum += static_cast<double>(values[r * cols + c]) * static_cast<double>(x[t * x_stride + c]);
+                            const double factor = scaled ? scale[r] : 1;
+                            const double exact = sum * factor + bias[r] + (add ? 2 : 0);
+                            const double bound = (2 * std::sqrt(cols) + 8) * u * norm_of(&values[r * cols], cols) *
+                                                     norm_of(&x[t * x_stride], cols) * std::fabs(factor) +
+                                                 3 * u * (std::fabs(exact) + std::fabs(bias[r]) + 2);
+                            far += !(std::fabs(y[t * y_stride + r] - exact) <= bound);
+                        }
+                        far += y[t * y_stride + rows] != 2;
+                    }
+                    CHECK(far == 0);
+                }
+            }
+    });
+}
+
+TEST_CASE("gemm of 8-bit integers is exact but for its scales") {
+    on_device([](const Device& device) {
+        Random random(5);
+        const std::size_t rows = 70, cols = 80, tokens = 9;
+        std::vector<std::int8_t> w(rows * cols), x(tokens * cols);
+        for (auto& one : w) one = static_cast<std::int8_t>(random.bits());
+        for (auto& one : x) one = static_cast<std::int8_t>(random.bits());
+        std::vector<float> row_scale(rows), scale(tokens);
+        fill_normal(row_scale, random);
+        fill_normal(scale, random);
+        const auto dw = device.upload(w), dx = device.upload(x);
+        const auto ds = device.upload(row_scale), dt = device.upload(scale);
+        const auto dy = device.allocate<float>(tokens * rows);
+        const DeviceMatrix m{DType::i8, dw.get(), rows, cols, cols, ds, nullptr};
+        const std::size_t bytes = device.ops.gemm_scratch_bytes(m, DeviceInput::i8, tokens);
+        const auto scratch = device.allocate<std::uint8_t>(bytes);
+        check(device.ops.gemm(device.stream, m, {DeviceInput::i8, dx.get(), cols, dt}, tokens, dy, rows, false,
+                              scratch.get(), bytes));
+        std::vector<float> expected(tokens * rows);
+        for (std::size_t t = 0; t < tokens; ++t)
+            for (std::size_t r = 0; r < rows; ++r) {
+                std::int32_t sum = 0;
+                for (std::size_t c = 0; c < cols; ++c) sum += w[r * cols + c] * x[t * cols + c];
+                expected[t * rows + r] = static_cast<float>(sum) * scale[t] * row_scale[r];
+            }
+        CHECK(count_differing(dy.read(), expected) == 0);
+    });
+}
+
+TEST_CASE("what no kernel is for is refused with its shapes, before anything runs") {
+    on_device([](const Device& device) {
+        const auto dw = device.allocate<std::uint8_t>(4096);
+        const auto dx = device.allocate<float>(256), dy = device.allocate<float>(256);
+        DeviceFault fault = device.ops.gemv(device.stream, {DType::q4_k, dw.get(), 2, 100, 144, nullptr, nullptr}, dx,
+                                            100, 1, dy, 2, false);
+        CHECK(fault.kind == DeviceFault::Kind::unsupported);
+        CHECK(fault.message().find("gemv") != std::string::npos);
+        CHECK(fault.message().find("cols 100") != std::string::npos);
+        fault = device.ops.gemm(device.stream, {DType::q8_0, dw.get(), 2, 32, 34, nullptr, nullptr},
+                                {DeviceInput::bf16, dx.get(), 32, nullptr}, 1, dy, 2, false, nullptr, 0);
+        CHECK(fault.kind == DeviceFault::Kind::unsupported);
+        CHECK(fault.message().find("scratch") != std::string::npos);
+    });
+}

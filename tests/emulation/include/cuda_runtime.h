@@ -17,7 +17,7 @@
 #define __launch_bounds__(...)
 #define __shared__ static  // one block runs at a time
 #define __constant__ static
-#define __align__(n) alignas(n)
+#define __align__(n) __attribute__((aligned(n)))
 
 using dim3 = hetero::emulation::Dim3;
 

@@ -66,19 +66,24 @@ struct Tile {
     __device__ static void fetch(Fetched& out, const T* from, std::size_t stride_of, std::size_t n, std::size_t first,
                                  std::size_t cols, std::size_t k) {
         const bool aligned = (reinterpret_cast<std::uintptr_t>(from) | stride_of * sizeof(T)) % 16 == 0;
+        fetch_rows(out, k, cols, [&](unsigned row, std::size_t col) {
+            if (first + row >= n) return make_uint4(0, 0, 0, 0);
+            return piece_of(from + (first + row) * stride_of + col, cols - col, aligned);
+        });
+    }
+    // piece(row of the tile, column), which is below `cols`
+    template <class Piece>
+    __device__ static void fetch_rows(Fetched& out, std::size_t k, std::size_t cols, const Piece& piece) {
 #pragma unroll
         for (unsigned i = 0; i < pieces; ++i) {
             const unsigned place = threadIdx.x + i * threads;
-            const std::size_t row = first + place / per_row, col = k + place % per_row * width;
-            out.piece[i] = make_uint4(0, 0, 0, 0);
-            if (row >= n || col >= cols) continue;
-            const T* at_col = from + row * stride_of + col;
-            if (aligned && col + width <= cols) {
-                out.piece[i] = *reinterpret_cast<const uint4*>(at_col);
-            } else {
-                out.piece[i] = ragged_piece(at_col, cols - col);
-            }
+            const std::size_t col = k + place % per_row * width;
+            out.piece[i] = col < cols ? piece(place / per_row, col) : make_uint4(0, 0, 0, 0);
         }
+    }
+    __device__ static uint4 piece_of(const T* from, std::size_t n, bool aligned) {
+        if (aligned && n >= width) return *reinterpret_cast<const uint4*>(from);
+        return ragged_piece(from, n);
     }
     __device__ static uint4 ragged_piece(const T* from, std::size_t n) {
         using Bits = std::conditional_t<bytes, std::uint8_t, std::uint16_t>;

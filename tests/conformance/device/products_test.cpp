@@ -168,8 +168,12 @@ TEST_CASE("gemm keeps its bound with weights of any type, in pieces, ragged, add
             DType type;
             std::size_t rows, cols, tokens;
         };
-        for (const Case& one : {Case{DType::bf16, 130, 96, 20}, {DType::f16, 40, 37, 131}, {DType::bf16, 129, 40, 129},
-                                {DType::q4_1, 200, 64, 3}, {DType::q6_k, 16, 256, 17}, {DType::f32, 300, 24, 5},
+        for (const Case& one : {Case{DType::bf16, 130, 96, 20},
+                                {DType::f16, 40, 37, 131},
+                                {DType::bf16, 129, 40, 129},
+                                {DType::q4_1, 200, 64, 3},
+                                {DType::q6_k, 16, 256, 17},
+                                {DType::f32, 300, 24, 5},
                                 {DType::i8, 20, 33, 4}})
             for (const DeviceInput input : {DeviceInput::bf16, DeviceInput::f16}) {
                 const auto [type, rows, cols, tokens] = one;
@@ -197,7 +201,8 @@ TEST_CASE("gemm keeps its bound with weights of any type, in pieces, ragged, add
                 const auto dx = device.upload(x16);
                 const auto ds = device.upload(scale), db = device.upload(bias);
                 const bool scaled = type == DType::i8 || type == DType::bf16;
-                const DeviceMatrix m{type, dw.get(), rows, cols, dtype_bytes(type, cols), scaled ? ds.get() : nullptr, db};
+                const DeviceMatrix m{type, dw.get(), rows, cols, dtype_bytes(type, cols), scaled ? ds.get() : nullptr,
+                                     db};
                 const std::size_t scratch_bytes = device.ops.gemm_scratch_bytes(m, input, tokens);
                 const auto scratch = device.allocate<std::uint8_t>(scratch_bytes);
                 for (const bool add : {false, true}) {
@@ -210,7 +215,8 @@ TEST_CASE("gemm keeps its bound with weights of any type, in pieces, ragged, add
                         for (std::size_t r = 0; r < rows; ++r) {
                             double sum = 0;
                             for (std::size_t c = 0; c < cols; ++c)
-                                sum += static_cast<double>(values[r * cols + c]) * static_cast<double>(x[t * x_stride + c]);
+                                sum += static_cast<double>(values[r * cols + c]) *
+                                       static_cast<double>(x[t * x_stride + c]);
                             const double factor = scaled ? scale[r] : 1;
                             const double exact = sum * factor + bias[r] + (add ? 2 : 0);
                             const double bound = (2 * std::sqrt(cols) + 8) * u * norm_of(&values[r * cols], cols) *

@@ -50,10 +50,8 @@ DeviceExecutor::Sizes DeviceExecutor::sizes_of(const Setup& setup) {
         } else if (const auto* attention = std::get_if<model::Attention>(&any)) {
             const model::KvLayout& layout = program.kv[attention->layer];
             kernels::DeviceAttention shape;
-            shape.k.n_heads = shape.v.n_heads = setup.kv->heads(attention->layer);
-            shape.k.head_dim = layout.head_dim_k;
-            shape.v.head_dim = layout.head_dim_v;
-            shape.k.dtype = shape.v.dtype = setup.kv->dtype();
+            shape.k = DevicePages::shape_of(*setup.kv, attention->layer, kv::PartId::k);
+            shape.v = DevicePages::shape_of(*setup.kv, attention->layer, kv::PartId::v);
             shape.n_heads = attention->n_heads;
             shape.query_dim = layout.query_dim();
             shape.output_dim = layout.output_dim();

@@ -33,6 +33,7 @@ Status DeviceExecutor::begin_step(std::span<const Piece> pieces, Phase phase) {
     // Steps of graphs are alike up to a power of two.
     if (phase == Phase::decode)
         end = std::min<std::size_t>(std::max(std::bit_ceil(end), least_bucket), setup_.capacity);
+    HETERO_CHECK(check(ops_.wait(stream_.get(), put_.get())));  // before a page is copied
     batch_ = Batch::of(n_tokens, pieces.size(), end);
     slot_layer_ = {-1, -1};
     rounded_ = false;
@@ -64,7 +65,6 @@ Status DeviceExecutor::begin_step(std::span<const Piece> pieces, Phase phase) {
         std::sort(in_flight_.begin(), in_flight_.end());
         in_flight_.erase(std::unique(in_flight_.begin(), in_flight_.end()), in_flight_.end());
     }
-    HETERO_CHECK(check(ops_.wait(stream_.get(), put_.get())));
     return check(ops_.copy(stream_.get(), batch_device_.get(), batch_host_.get(), batch_.bytes));
 }
 

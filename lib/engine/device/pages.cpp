@@ -56,18 +56,14 @@ DevicePages::~DevicePages() {
     if (registered_) (void)device_.ops->unregister_host(pool_.memory(0));
 }
 
-kernels::DeviceKv DevicePages::part(std::size_t layer, PartId part) const {
-    const Place& place = places_[2 * layer + static_cast<std::size_t>(part)];
+kernels::DeviceKv DevicePages::shape_of(const KvPool& pool, std::size_t layer, PartId part) {
     kernels::DeviceKv out;
-    out.memory = memory_of(layer, place);
-    out.page_bytes = stride_of(place);
-    out.n_heads = pool_.heads(layer);
-    out.head_dim = pool_.head_dim(layer, part);
-    out.offset = place.offset;
-    out.head_bytes = pool_.is_latent(layer) ? 0 : place.bytes / out.n_heads;
-    out.dtype = pool_.dtype();
-    out.token_stride = pool_.token_stride(layer, part);
-    if (const PartFormat* format = pool_.format(layer, part)) {
+    out.n_heads = pool.heads(layer);
+    out.head_dim = pool.head_dim(layer, part);
+    out.head_bytes = pool.is_latent(layer) ? 0 : pool.part_bytes(layer, part) / out.n_heads;
+    out.dtype = pool.dtype();
+    out.token_stride = pool.token_stride(layer, part);
+    if (const PartFormat* format = pool.format(layer, part)) {
         out.codes = format->codes;
         out.token_stride = format->row_bytes * (kernels::is_paired(format->codes) ? 2 : 1);
         out.scale_offset = format->scale_offset;
@@ -75,8 +71,17 @@ kernels::DeviceKv DevicePages::part(std::size_t layer, PartId part) const {
         out.group = format->group;
         out.group_tokens = format->group_tokens;
         out.rotated = format->params.hadamard;
-        out.tail_offset = format->group_tokens != 0 ? pool_.tail_offset(layer) : 0;
+        out.tail_offset = format->group_tokens != 0 ? pool.tail_offset(layer) : 0;
     }
+    return out;
+}
+
+kernels::DeviceKv DevicePages::part(std::size_t layer, PartId part) const {
+    const Place& place = places_[2 * layer + static_cast<std::size_t>(part)];
+    kernels::DeviceKv out = shape_of(pool_, layer, part);
+    out.memory = memory_of(layer, place);
+    out.page_bytes = stride_of(place);
+    out.offset = place.offset;
     return out;
 }
 

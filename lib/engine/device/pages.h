@@ -34,7 +34,9 @@ public:
     [[nodiscard]] bool on_device(std::size_t layer) const noexcept {  // both parts
         return !places_[2 * layer].in_slot && !places_[2 * layer + 1].in_slot;
     }
-    // What an op needs to know of a part; the memory of a slot is that of the layer only after bring().
+    // What an op needs to know of a part: its form alone, and where it is, too; the memory of a slot is that of the
+    // layer only after bring().
+    [[nodiscard]] static kernels::DeviceKv shape_of(const KvPool& pool, std::size_t layer, kv::PartId part);
     [[nodiscard]] kernels::DeviceKv part(std::size_t layer, kv::PartId part) const;
 
     using PageList = std::span<const KvPool::Page>;

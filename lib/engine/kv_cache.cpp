@@ -104,7 +104,10 @@ Status KvCache::prepare(std::uint64_t first, std::uint64_t end) {
             memory_.push_back(memory);
             continue;
         }
-        HETERO_CHECK(pool_->copy(pages_[i], page));
+        if (Status copied = pool_->copy(pages_[i], page); !copied) {
+            pool_->drop(page);
+            return copied;
+        }
         for (std::uint64_t& tokens : in_memory_) tokens = std::min(tokens, i * KvPool::page_tokens);
         pool_->drop(pages_[i]);
         pages_[i] = page;

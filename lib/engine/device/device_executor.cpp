@@ -202,11 +202,10 @@ Result<std::unique_ptr<Runner>> DeviceExecutor::create(const Setup& setup) {
             for (const auto which : {&model::Expert::gate, &model::Expert::up, &model::Expert::down}) {
                 const model::Matrix &one = expert.*which, &first = moe->experts.front().*which;
                 if (one.dtype == first.dtype && one.rows == first.rows && one.cols == first.cols && one.bias.empty() &&
-                    one.row_scale.empty())
+                    one.row_scale.size() == first.row_scale.size())
                     continue;
                 return fail(Errc::usage,
-                            "{}: {}: the experts of a mixture must be of one type and shape, without biases and scales "
-                            "of rows",
+                            "{}: {}: the experts of a mixture must be of one type and shape, without biases",
                             device_name(setup.device), one.name);
             }
     }

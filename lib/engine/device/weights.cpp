@@ -102,17 +102,23 @@ private:
                 const std::size_t row = kernels::dtype_bytes(matrix.dtype, matrix.cols);
                 place(&matrix, {&matrix, nullptr, 0, matrix.rows, row, row_bytes_of(matrix)});
             }
-        for (const auto which : {&model::Expert::gate, &model::Expert::up, &model::Expert::down})
-            for (const model::Expert& expert : op.experts) add((expert.*which).row_scale);
+        for (const auto which : {&model::Expert::gate, &model::Expert::up, &model::Expert::down}) {
+            for (const model::Expert& expert : op.experts) {  // adjacent
+                const std::vector<float>& scale = (expert.*which).row_scale;
+                const std::size_t size = scale.size() * sizeof(float);
+                if (size != 0) place(&scale, {nullptr, &scale, 0, 1, size, size}, sizeof(float));
+            }
+            bytes = round_up(bytes, alignment);
+        }
     }
     void add(const model::Head& op) {
         add(op.norm);
         add(op.weight);
     }
 
-    void place(const void* key, Item item) {
+    void place(const void* key, Item item, std::size_t granule = alignment) {
         item.offset = bytes;
-        bytes += round_up(item.rows * item.stride, alignment);
+        bytes += round_up(item.rows * item.stride, granule);
         offsets.emplace(key, item.offset);
         items.push_back(item);
     }

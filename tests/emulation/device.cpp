@@ -55,7 +55,7 @@ std::recursive_mutex mutex;
 Settings current;
 thread_local int device_in_use = 0;
 cudaError_t broken = cudaSuccess;  // after a fault of a kernel every call fails
-std::size_t peak = 0, launches = 0;
+std::size_t peak = 0, launches = 0, graph_launches = 0;
 int failing = -1;
 std::map<void*, std::size_t> host_memory;
 
@@ -128,6 +128,7 @@ Usage usage() {
     for (int device = 0; device < current.devices; ++device) all.bytes += used_bytes(device);
     all.peak_bytes = peak;
     all.launches = launches;
+    all.graph_launches = graph_launches;
     all.allocations = device_allocations();
     return all;
 }
@@ -447,6 +448,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* ready, cudaGraph_t graph, unsi
 cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
     const std::lock_guard lock(mutex);
     if (stream->capture != nullptr) return cudaErrorStreamCaptureUnsupported;
+    ++graph_launches;
     return give(*stream, {[copy = *graph] { return replay(copy); }, nullptr, 0});
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {

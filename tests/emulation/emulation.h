@@ -56,6 +56,7 @@ struct Usage {
     std::size_t bytes = 0, peak_bytes = 0;  // of all devices
     std::size_t allocations = 0;            // that are not freed
     std::size_t launches = 0;               // kernels run
+    std::size_t graph_launches = 0;
 };
 [[nodiscard]] Usage usage();
 

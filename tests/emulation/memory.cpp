@@ -26,7 +26,9 @@ int nesting = 0;
 
 std::size_t round_up(std::size_t n, std::size_t to) { return (n + to - 1) / to * to; }
 
-void protect(const Allocation& one, int protection) { mprotect(one.map + guard, one.map_bytes - 2 * guard, protection); }
+void protect(const Allocation& one, int protection) {
+    mprotect(one.map + guard, one.map_bytes - 2 * guard, protection);
+}
 
 bool whole(std::uintptr_t at, const Allocation& one) {
     const auto* end = reinterpret_cast<const unsigned char*>(at) + one.bytes;
@@ -79,7 +81,7 @@ Where where(const void* memory, std::size_t bytes) {
     --found;
     const Allocation& one = found->second;
     if (at >= reinterpret_cast<std::uintptr_t>(one.map) + one.map_bytes) return Where::host;
-    return at - found->first <= one.bytes && bytes <= one.bytes - (at - found->first) ? Where::device : Where::broken;
+    return at - found->first <= one.bytes && bytes <= one.bytes - (at - found->first) ? Where::device : Where::partly;
 }
 
 bool canaries_whole() {

@@ -140,26 +140,6 @@ void add_cost(const Problem& problem, Candidate& candidate) {
     if (known) candidate.usd_per_hour = usd;
 }
 
-// The decoder holds a state that arrives beside the form in which it is kept: both must fit before any is sent.
-void check_staging(const Problem& problem, Candidate& candidate) {
-    if (!is_split(candidate.kind)) return;
-    const sched::LinkTiming& link = candidate.deployment.link;
-    const Workload& load = problem.workload;
-    const double staging =
-        link.staging_fraction * link.kv.bytes(load.prompt_tokens - link.resident_prefix * load.cached_tokens);
-    for (const Group& group : candidate.groups) {
-        if (group.role != sched::Role::decode) continue;
-        const double state = group.worker.kv.bytes(load.prompt_tokens + load.output_tokens);
-        const double missing = (state + staging - static_cast<double>(group.worker.kv_capacity_bytes)) / group.tp;
-        if (missing <= candidate.missing_bytes) continue;
-        candidate.missing_bytes = missing;
-        candidate.inadmissible = fmt::format(
-            "{}: {:.3f} GB of KV and {:.3f} GB of staging for it as it arrives do not fit beside the "
-            "weights; {:.2f} GB are missing on each device",
-            problem.sides[group.side].name, state / 1e9, staging / 1e9, missing / 1e9);
-    }
-}
-
 void finish(const Problem& problem, Candidate candidate, SearchResult& out) {
     add_cost(problem, candidate);
     if (candidate.inadmissible.empty()) check_staging(problem, candidate);
@@ -254,95 +234,6 @@ std::vector<Forms> forms(const Problem& problem) {
         if (&format != &plain) out.push_back({&format, &plain});
     }
     return out;
-}
-
-// Quantizing at the sender and decoding at the receiver; of several kinds of machines the slowest.
-void set_conversion(const Problem& problem, Candidate& candidate) {
-    const double values = problem.formats.front().bytes_per_token;
-    const auto seconds = [&](const Side& side, double rate, bool verified, const char* what) {
-        if (!verified) candidate.verified = false;
-        if (rate <= 0) {
-            const double memory =
-                side.device.bandwidth.empty() ? 10e9 : side.device.bandwidth.back().read_gb_per_s.value_or(10) * 1e9;
-            candidate.assumed.push_back(
-                fmt::format("{}: {} {} at an eighth of the memory's rate", side.name, what, candidate.wire.codec));
-            return values / (memory / 8);
-        }
-        if (!verified)
-            candidate.assumed.push_back(
-                fmt::format("{}: {} {} at its specified rate", side.name, what, candidate.wire.codec));
-        return values / rate;
-    };
-    double encode_s = 0, decode_s = 0;
-    for (const Group& group : candidate.groups) {
-        const Side& side = problem.sides[group.side];
-        const CodecRates rates = codec_rates(side.device, candidate.wire.codec);
-        if (group.role == sched::Role::prefill) {
-            encode_s = std::max(encode_s, seconds(side, rates.encode_bytes_per_s, rates.verified, "quantizing"));
-        } else if (candidate.wire.name != candidate.resident.name) {
-            decode_s = std::max(decode_s, seconds(side, rates.decode_bytes_per_s, rates.verified, "decoding"));
-        }
-    }
-    candidate.deployment.link.convert_s_per_token = encode_s + decode_s;
-}
-
-std::uint32_t machines_of(const Problem& problem, const Group& group) {
-    const std::uint32_t each = problem.sides[group.side].devices_each();
-    return (group.tp * group.instances + each - 1) / each;
-}
-
-// The link that a split goes over: of all pairs of its groups the slowest, for any instance may send to any.
-std::optional<LinkRates> link_of(const Problem& problem, Candidate& candidate) {
-    std::optional<LinkRates> slowest;
-    for (Group& from : candidate.groups) {
-        if (from.role != sched::Role::prefill) continue;
-        for (Group& to : candidate.groups) {
-            if (to.role != sched::Role::decode) continue;
-            const Side& side = problem.sides[from.side];
-            const bool inside =
-                from.side == to.side && from.tp * from.instances + to.tp * to.instances <= side.devices_each();
-            std::optional<Pairing> pairing;
-            if (!inside || side.machines == 1)
-                pairing = choose_hosts(problem, from.side, to.side, machines_of(problem, from),
-                                       machines_of(problem, to), inside);
-            if (!pairing && inside) pairing = choose_hosts(problem, from.side, to.side, 1, 1, true);
-            if (!pairing) return std::nullopt;
-            if (candidate.groups.size() == 2) {
-                from.hosts = pairing->from;
-                to.hosts = pairing->to;
-            }
-            if (!slowest || pairing->rates.bytes_per_s < slowest->bytes_per_s) {
-                const double latency_s = slowest ? slowest->latency_s : 0;
-                slowest = pairing->rates;
-                slowest->latency_s = std::max(slowest->latency_s, latency_s);
-            }
-        }
-    }
-    return slowest;
-}
-
-// False: no link is known.
-bool set_link(const Problem& problem, Candidate& candidate) {
-    const auto found = link_of(problem, candidate);
-    if (!found) return false;
-    const LinkRates& rates = *found;
-    const std::uint32_t tp = candidate.first(sched::Role::decode).tp;
-    sched::LinkTiming& link = candidate.deployment.link;
-    candidate.link_source = rates.source;
-    link.latency_s = rates.latency_s;
-    link.bytes_per_s = rates.bytes_per_s * (rates.verified ? 1 : UsualFractions{}.link);
-    link.kv = kv_size(problem.shape, candidate.wire.bytes_per_token,
-                      problem.shape.latent ? 1 : kv_replication(problem.shape, tp));
-    link.layers = problem.shape.n_layers;
-    // Below 512 tokens layers on their own cost more than they hide (Splitwise, https://arxiv.org/abs/2311.18677).
-    link.overlapped = problem.workload.prompt_tokens >= 512;
-    link.staging_fraction = candidate.wire.name == candidate.resident.name ? 0 : 1;
-    link.resident_prefix = problem.prefix_at_decoder ? 1 : 0;
-    candidate.verified = candidate.verified && rates.verified;
-    if (!rates.verified)
-        candidate.assumed.push_back(fmt::format("link: 70 % of the specified rate ({})", rates.source));
-    if (candidate.wire.quantized) set_conversion(problem, candidate);
-    return true;
 }
 
 // A pair of instances, one of each stage, in all the numbers that there are devices for.

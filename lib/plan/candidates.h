@@ -14,6 +14,11 @@ void estimate(const Problem& problem, Candidate& candidate);
 // Worth playing: what could be best. Estimated capacity for its cost, those first whose latencies alone keep the goals.
 [[nodiscard]] double promise(const Problem& problem, const Candidate& candidate);
 
+// The link of a split, with the hosts that it is between (link.cpp). False: none is known.
+[[nodiscard]] bool set_link(const Problem& problem, Candidate& candidate);
+// The decoder holds a state that arrives beside the form in which it is kept: both must fit before any is sent.
+void check_staging(const Problem& problem, Candidate& candidate);
+
 // Where KV of cached tokens is kept: in the memory of the device, in another tier of the machine, or nowhere
 // (tiers.cpp). The one with which the deployment promises most.
 void choose_tier(const Problem& problem, Candidate& candidate);

@@ -106,9 +106,10 @@ void estimate(const Problem& problem, Candidate& candidate) {
     candidate.visible_alone_s = transfer.visible_s;
     candidate.convert_s = sent * link.convert_s_per_token;
     if (candidate.deployment.first_token == sched::FirstToken::decode) candidate.ttft_alone_s += transfer.visible_s;
-    double senders = 0;
-    for (const Group& group : candidate.groups) senders += group.role == sched::Role::prefill ? group.instances : 0;
-    const double link_per_s = transfer.occupied_s > 0 ? senders / transfer.occupied_s : no_rate;
+    double senders = 0, receivers = 0;
+    for (const Group& group : candidate.groups)
+        (group.role == sched::Role::prefill ? senders : receivers) += group.instances;
+    const double link_per_s = transfer.occupied_s > 0 ? std::min(senders, receivers) / transfer.occupied_s : no_rate;
     candidate.capacity_per_s = std::min({prefill_per_s, decode_per_s, link_per_s});
     candidate.binding = candidate.capacity_per_s == link_per_s      ? "link"
                         : candidate.capacity_per_s == prefill_per_s ? prefill_bound

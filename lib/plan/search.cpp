@@ -84,10 +84,19 @@ Status choose_first_token(const Problem& problem, Candidate& candidate) {
     return {};
 }
 
+// Steps of 2 %: what is closer is not told apart by the model, and other figures decide.
+double goodput_step(const Candidate& candidate) {
+    const double value = candidate.goodput_per_cost();
+    return value > 0 ? std::floor(std::log(value) / std::log(1.02)) : -std::numeric_limits<double>::infinity();
+}
+
+// Of two that were played.
 bool better(const Candidate& a, const Candidate& b) {
     if (a.keeps_goals != b.keeps_goals) return a.keeps_goals;
-    if (a.goodput_per_cost() != b.goodput_per_cost()) return a.goodput_per_cost() > b.goodput_per_cost();
+    const double step_a = goodput_step(a), step_b = goodput_step(b);
+    if (step_a != step_b) return step_a > step_b;
     if (a.machines != b.machines) return a.machines < b.machines;
+    if (a.figures->itl_p99_s != b.figures->itl_p99_s) return a.figures->itl_p99_s < b.figures->itl_p99_s;
     return a.ttft_alone_s < b.ttft_alone_s;
 }
 

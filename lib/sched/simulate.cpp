@@ -207,10 +207,12 @@ private:
             const Worker& worker = stations_[w].worker;
             if (worker.config().role != Role::decode || !worker.could_ever_hold(request, out.staging)) continue;
             out.ever = true;
-            const double step_s =
-                worker.config().decode.seconds(worker.sequences() + 1, worker.context_tokens() + request.prompt_tokens);
-            if (step_s >= least_s || !worker.has_room(request, out.staging)) continue;
-            least_s = step_s;
+            // Those that are on their way count, and its port takes one after the other.
+            const double step_s = worker.config().decode.seconds(worker.ledger().owners() + 1,
+                                                                 worker.context_tokens() + request.prompt_tokens);
+            const double load_s = step_s + std::max(0.0, stations_[w].link_free_s - now_s_);
+            if (load_s >= least_s || !worker.has_room(request, out.staging)) continue;
+            least_s = load_s;
             out.best = w;
         }
         return out;
@@ -246,13 +248,16 @@ private:
         enter(id, Phase::in_flight);
         const std::uint64_t bytes = wire_bytes(requests_[id]);
         Timeline& timeline = timelines_[id];
-        Station& from = stations_[prefiller_[id]];
+        Station &from = stations_[prefiller_[id]], &to = stations_[decoder_[id]];
         timeline.reserved_s = now_s_;
         const LinkTiming& link = deployment_.link;
         const Transfer transfer = link.transfer(static_cast<double>(bytes), sent_tokens(requests_[id]), prefill_s);
-        const double begin_s = std::max(from.link_free_s, now_s_ - (transfer.whole_s - transfer.visible_s));
-        from.link_free_s = begin_s + transfer.occupied_s;
-        from.link_busy_s += transfer.occupied_s;
+        const double begin_s =
+            std::max({from.link_free_s, to.link_free_s, now_s_ - (transfer.whole_s - transfer.visible_s)});
+        for (Station* end : {&from, &to}) {
+            end->link_free_s = begin_s + transfer.occupied_s;
+            end->link_busy_s += transfer.occupied_s;
+        }
         outcome_.link_bytes += bytes;
         push(std::max(now_s_ + transfer.visible_s, begin_s + transfer.whole_s), true, id);
     }
@@ -322,13 +327,14 @@ private:
                             &outcome_.transfer_mean_s, &outcome_.decode_mean_s}) {
             *sum /= finished;
         }
-        double prefill_s = 0, decode_s = 0, link_s = 0;
-        std::size_t prefill = 0, decode = 0, links = 0;
+        double prefill_s = 0, decode_s = 0, sending_s = 0, receiving_s = 0;
+        std::size_t prefill = 0, decode = 0, senders = 0, receivers = 0;
         for (const Station& station : stations_) {
             const Role role = station.worker.config().role;
             if (role != Role::decode) prefill_s += station.busy_s, ++prefill;
             if (role != Role::prefill) decode_s += station.busy_s, ++decode;
-            if (role == Role::prefill) link_s += station.link_busy_s, ++links;
+            if (role == Role::prefill) sending_s += station.link_busy_s, ++senders;
+            if (role == Role::decode) receiving_s += station.link_busy_s, ++receivers;
             outcome_.peak_kv_bytes = std::max(outcome_.peak_kv_bytes, station.worker.ledger().peak_bytes());
         }
         const auto fraction = [this](double busy_s, std::size_t n) {
@@ -336,7 +342,7 @@ private:
         };
         outcome_.prefill_busy = fraction(prefill_s, prefill);
         outcome_.decode_busy = fraction(decode_s, decode);
-        outcome_.link_busy = fraction(link_s, links);
+        outcome_.link_busy = std::max(fraction(sending_s, senders), fraction(receiving_s, receivers));
         if (outcome_.steps > 0)
             outcome_.batch_mean = static_cast<double>(outcome_.itl.count()) / static_cast<double>(outcome_.steps);
     }

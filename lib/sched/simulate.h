@@ -19,7 +19,7 @@ struct Transfer {
     double occupied_s = 0;  // of the link
 };
 
-// From each prefill worker; transfers of one worker go one after the other.
+// From each prefill worker to each of decode; transfers of one worker, either way, go one after the other.
 struct LinkTiming {
     double latency_s = 0;
     double bytes_per_s = 1;          // > 0

@@ -71,15 +71,16 @@ fleet() {
   grep -q '3 machines alike' <<<"$stderr"
   tr -d ' \n' <<<"$output" | grep -q '"gb_per_s":40.0,"source":"n2ton1"'
   tr -d ' \n' <<<"$output" | grep -q '"hosts":\["n2"\]'
-  # Four kinds can be compared, nine cannot.
   i=0
   while read -r line; do
     if [[ $line = gemm_gflop_per_s* ]]; then i=$((i + 1)); line="gemm_gflop_per_s = $((1000 * i * i))"; fi
     echo "$line"
   done < <(fleet a b c d e f g h i) >nine.toml
   refuses 2 'of 9 kinds; at most 8' hetero-plan -m "$tiny" --hw nine.toml --prompt 400 --output 20
-  run --separate-stderr hetero-plan -m "$tiny" --hw nine.toml --prompt 400 --output 20 --price-of a:1
-  [ "$status" -eq 2 ]
+  refuses 2 'expected NAME=USD' hetero-plan -m "$tiny" --hw fleet.toml --prompt 400 --output 20 --price-of n0:1
+  run --separate-stderr hetero-plan -m "$tiny" --hw fleet.toml --prompt 400 --output 20 --price-of n1=3.5 --json
+  [ "$status" -eq 0 ]
+  grep -qE '"usd_per_hour": (3.5|7.0|10.5),' <<<"$output"
 }
 
 @test "side by side: the plan has every kind of machines" {

@@ -82,7 +82,7 @@ inline plan::Problem problem(plan::ModelShape shape, std::vector<plan::Side> sid
     const std::size_t n = out.sides.size();
     out.links.assign(
         n, std::vector<std::optional<plan::LinkRates>>(n, plan::LinkRates{link_gb_per_s * 1e9, 20e-6, true, "test"}));
-    out.simulated_requests = 1000;
+    out.simulated_requests = 300;
     return out;
 }
 

@@ -94,6 +94,20 @@ TEST_CASE("two transfers of one worker go one after the other") {
     CHECK(maximum(outcome.ttft_s) == doctest::Approx(2.001).epsilon(1e-3));
 }
 
+TEST_CASE("states of two senders go into one receiver one after the other") {
+    Deployment deployment = split();
+    for (WorkerConfig& worker : deployment.workers) worker.prefill.per_token_s = 1e-9;
+    deployment.workers.push_back(deployment.workers[0]);
+    deployment.first_token = FirstToken::decode;
+    const std::vector<Request> two{{0, 10000, 0, 1}, {0, 10000, 0, 1}};
+    const Outcome one = play(deployment, two);
+    CHECK(maximum(one.ttft_s) == doctest::Approx(2.001).epsilon(1e-3));
+    CHECK(one.link_busy == doctest::Approx(1).epsilon(2e-3));  // that of the receiver, the senders' half
+    // Another receiver takes the second.
+    deployment.workers.push_back(deployment.workers[1]);
+    CHECK(maximum(play(deployment, two).ttft_s) == doctest::Approx(1.001).epsilon(1e-3));
+}
+
 // DistServe (https://arxiv.org/abs/2401.09670), eq. 1: TTFT = D + R D^2 / (2 (1 - R D)), and what it yields for OPT-66B
 // on four A100 and prompts of 512 tokens.
 TEST_CASE("the mean wait of prompts alike is that of M/D/1") {

@@ -5,14 +5,12 @@
 #include <cstring>
 
 #include "kernels/api/packed.h"
-#include "kernels/ref/half.h"
 #include "kernels/ref/ref.h"
 
 namespace hetero::kernels {
 namespace {
 
 using Byte = std::uint8_t;
-using ref::load;
 
 constexpr std::array<PackingInfo, static_cast<std::size_t>(Packing::count_)> kInfo = {{
     {"u4", 4, 8, false, 256, 288},

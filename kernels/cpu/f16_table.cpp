@@ -2,14 +2,14 @@
 
 #include <array>
 
-#include "kernels/ref/half.h"
+#include "kernels/common/half.h"
 
 namespace hetero::kernels {
 namespace {
 
 constexpr std::array<float, 65536> widened() {
     std::array<float, 65536> table{};
-    for (std::uint32_t i = 0; i < table.size(); ++i) table[i] = ref::f16_to_f32(static_cast<std::uint16_t>(i));
+    for (std::uint32_t i = 0; i < table.size(); ++i) table[i] = f16_to_f32(static_cast<std::uint16_t>(i));
     return table;
 }
 

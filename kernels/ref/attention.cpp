@@ -3,7 +3,7 @@
 #include <limits>
 #include <vector>
 
-#include "kernels/ref/half.h"
+#include "kernels/common/fp8.h"
 #include "kernels/ref/ref.h"
 
 namespace hetero::kernels::ref {
@@ -11,13 +11,6 @@ namespace {
 
 double f16_at(const std::byte* page, std::size_t offset, std::size_t index) {
     return static_cast<double>(f16_to_f32(load<std::uint16_t>(page + offset + 2 * index)));
-}
-
-double e4m3fn_value(unsigned code) {
-    const int exponent = static_cast<int>(code >> 3 & 15), mantissa = static_cast<int>(code & 7);
-    const double magnitude = exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
-    if ((code & 127) == 127) return std::numeric_limits<double>::quiet_NaN();
-    return code & 128 ? -magnitude : magnitude;
 }
 
 double code_value(KvCodes codes, const std::byte* row, std::size_t dim) {
@@ -30,7 +23,7 @@ double code_value(KvCodes codes, const std::byte* row, std::size_t dim) {
         case KvCodes::i4:
             return static_cast<int>(code ^ 8) - 8;
         case KvCodes::e4m3fn:
-            return e4m3fn_value(code);
+            return static_cast<double>(e4m3fn_to_f32(static_cast<std::uint8_t>(code)));
         default:
             return code;
     }

@@ -1,4 +1,3 @@
-#include "kernels/ref/half.h"
 #include "kernels/ref/ref.h"
 
 namespace hetero::kernels::ref {

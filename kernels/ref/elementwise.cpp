@@ -2,6 +2,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "kernels/common/rope.h"
 #include "kernels/ref/ref.h"
 
 namespace hetero::kernels::ref {
@@ -30,11 +31,6 @@ void layer_norm(const float* x, const float* w, const float* b, float* y, std::s
 
 namespace {
 
-void rotate(float a, float b, float cos, float sin, float& first, float& second) {
-    first = a * cos - b * sin;
-    second = b * cos + a * sin;
-}
-
 // a0 b0 a1 b1 ... becomes a0 a1 ... b0 b1 ..., in place.
 void split_pairs(float* x, std::size_t n_pairs) {
     if (n_pairs < 2) return;
@@ -54,10 +50,10 @@ void rope(const float* src, float* dst, std::size_t n_heads, std::size_t head_di
     for (std::size_t h = 0; h < n_heads; ++h, src += head_dim, dst += head_dim) {
         if (pairing == RopePairing::half_split) {
             for (std::size_t i = 0; i < n_pairs; ++i)
-                rotate(src[i], src[i + n_pairs], cos[i], sin[i], dst[i], dst[i + n_pairs]);
+                rotate_pair(src[i], src[i + n_pairs], cos[i], sin[i], dst[i], dst[i + n_pairs]);
         } else {
             for (std::size_t i = 0; i < n_pairs; ++i)
-                rotate(src[2 * i], src[2 * i + 1], cos[i], sin[i], dst[2 * i], dst[2 * i + 1]);
+                rotate_pair(src[2 * i], src[2 * i + 1], cos[i], sin[i], dst[2 * i], dst[2 * i + 1]);
             split_pairs(dst, n_pairs);
         }
         if (src != dst)

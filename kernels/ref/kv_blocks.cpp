@@ -2,7 +2,7 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/api/rounding.h"
+#include "kernels/common/codes.h"
 #include "kernels/ref/kv_values.h"
 #include "kernels/ref/ref.h"
 
@@ -36,11 +36,9 @@ void quantize(const KvValues& x, Scale scale, Zero zero, bool is_signed, std::ui
     for (std::size_t row = 0; row < x.rows; ++row) {
         for (std::size_t i = 0; i < x.n; ++i) {
             const float value = value_at(x, row, i), s = scale(row, i), z = zero(row, i);
-            const float quotient = s == 0 ? 0 : (value - z) / s;
-            const float code =
-                std::nearbyint(std::clamp(quotient, is_signed ? -128.0F : 0.0F, is_signed ? 127.0F : 255.0F));
+            const float code = integer_code(value, s, z, is_signed);
             q[row * q_stride + i] = static_cast<std::uint8_t>(static_cast<int>(code));
-            raise(error, std::fabs(code * s + z - value));
+            raise(error, std::fabs(coded_value(code, s, z) - value));
         }
     }
 }
@@ -53,7 +51,7 @@ bool dequantize(const std::uint8_t* q, std::size_t q_stride, bool is_signed, Sca
         for (std::size_t i = 0; i < x.n; ++i) {
             const std::uint8_t byte = q[row * q_stride + i];
             const int code = is_signed ? static_cast<std::int8_t>(byte) : byte;
-            const float value = static_cast<float>(code) * scale(row, i) + zero(row, i);
+            const float value = coded_value(static_cast<float>(code), scale(row, i), zero(row, i));
             const float stored = store_at(x, row, i, value);
             finite = finite && std::isfinite(stored);
             raise(error, std::fabs(stored - value));
@@ -103,14 +101,10 @@ bool group_scales(const float* min, const float* max, std::size_t n, int levels,
                   std::uint16_t* zero) {
     bool finite = true;
     for (std::size_t i = 0; i < n; ++i) {
-        double range = max[i];
-        if (zero != nullptr) {
-            zero[i] = f16_round_down(min[i]);
-            finite = finite && (zero[i] & 0x7FFFU) != f16_infinity_bits;
-            range -= f16_value(zero[i]);
-        }
-        scale[i] = std::isfinite(range) ? f16_round_up(range / levels) : f16_infinity_bits;
-        finite = finite && scale[i] != f16_infinity_bits;
+        const GroupScale group = group_scale(zero != nullptr ? min[i] : 0, max[i], levels, zero != nullptr);
+        scale[i] = group.scale;
+        if (zero != nullptr) zero[i] = group.zero;
+        finite = finite && group.finite;
     }
     return finite;
 }

@@ -3,7 +3,6 @@
 #include <cstring>
 
 #include "kernels/api/ops.h"
-#include "kernels/ref/half.h"
 #include "kernels/ref/ref.h"
 
 namespace hetero::kernels::ref {

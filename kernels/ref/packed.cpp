@@ -5,7 +5,6 @@
 #include <cstring>
 #include <limits>
 
-#include "kernels/ref/half.h"
 #include "kernels/ref/ref.h"
 
 namespace hetero::kernels::ref {

@@ -3,12 +3,17 @@
 #pragma once
 #include "kernels/api/ops.h"
 #include "kernels/api/tiles.h"
+#include "kernels/common/half.h"
 
 namespace hetero::kernels::ref {
 
 extern const Ops kOps;
 
-// convert.cpp
+// convert.cpp, and of one value
+using kernels::bf16_to_f32;
+using kernels::f16_to_f32;
+using kernels::f32_to_bf16;
+using kernels::f32_to_f16;
 void f32_to_f16(const float* src, std::uint16_t* dst, std::size_t n);
 void f32_to_bf16(const float* src, std::uint16_t* dst, std::size_t n);
 void f16_to_f32(const std::uint16_t* src, float* dst, std::size_t n);

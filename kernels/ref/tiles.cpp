@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/ref/half.h"
 #include "kernels/ref/ref.h"
 
 namespace hetero::kernels::ref {

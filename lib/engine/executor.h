@@ -4,7 +4,6 @@
 // that; the result does not depend on how.
 #pragma once
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -19,6 +18,7 @@
 #include "engine/linear.h"
 #include "engine/plan.h"
 #include "engine/queries.h"
+#include "engine/runner.h"
 #include "engine/share.h"
 #include "engine/slots.h"
 #include "kernels/api/tiles.h"
@@ -26,17 +26,8 @@
 
 namespace hetero::engine {
 
-// Which positions of a chunk get logits.
-enum class Rows : std::uint8_t { none, last, all };
-
-// What a chunk is computed for. Within a phase the bits of a token do not depend on the chunk it came in; between
-// phases they differ by rounding.
-enum class Phase : std::uint8_t { prefill, decode };
-
-class Executor {
+class Executor final : public Runner {
 public:
-    using LogitsFn = std::function<Status(std::size_t index, std::span<const float> logits)>;
-
     // `program`, `pool` and `group` must outlive the executor. Chunks have at most `chunk_tokens` tokens. `packed` is
     // null for products that are Precision::precise.
     // run_by_layer() takes at most `block_tokens`, a multiple of the chunk; 0: it is not used.
@@ -44,35 +35,17 @@ public:
              std::shared_ptr<const PackedWeights> packed = nullptr, Exec exec = Exec::graph,
              std::uint32_t block_tokens = 0);
     // What the constructor takes with a pool of `threads`, without the KV cache and the packed weights, and without
-    // what block_tokens takes: so many bytes for each.
+    // what block_tokens takes: bytes_per_block_token() for each.
     [[nodiscard]] static std::uint64_t bytes_needed(const model::Program& program, std::uint32_t chunk_tokens,
                                                     const Communicator& group, Precision precision = Precision::precise,
                                                     Exec exec = Exec::graph, int threads = 1);
-    [[nodiscard]] static std::uint64_t bytes_per_block_token(const model::Program& program);
 
-    // Some tokens of one sequence, at positions [first, first + tokens.size()).
-    struct Piece {
-        std::span<const std::int32_t> tokens;
-        std::uint64_t first = 0;
-        KvCache* cache = nullptr;
-    };
-    // Computes the pieces, of different sequences, together, appends their K and V to their caches, and hands the
-    // wanted logits to `on_logits` in order (index among all tokens; Rows::last: of each piece); the last ones are
-    // valid until the next call. Token ids must be valid. All ranks of the group call it with the same arguments and
-    // get the same logits; the caches are of this rank's heads.
-    // Errors: those of KvCache::prepare, of KvCache::store (the smallest place is named), of the group, and what
-    // on_logits returns; with Exec::eager, a value that is not finite, named by op, register and position.
     static constexpr std::size_t head_block_tokens = 32;  // logits computed together: bounds the [tokens][vocab] buffer
-    // `on_layer` (may be empty) is called when the K and V of a layer are in the caches, layer by layer in order; an
-    // error from it ends run().
-    using LayerFn = std::function<Status(std::uint32_t layer)>;
     Status run(std::span<const Piece> pieces, Phase phase, Rows rows, const LogitsFn& on_logits,
-               const LayerFn& on_layer = {});
-    // Prefill of more tokens of one sequence than a chunk has: all of them pass a layer, chunk by chunk, before the
-    // next layer is begun, so that its K and V are complete early. The bits are those of run() with chunk after chunk.
-    Status run_by_layer(const Piece& block, Rows rows, const LogitsFn& on_logits, const LayerFn& on_layer);
-    // Called before each attention op; an error ends run(). Empty: no more.
-    void observe_queries(QueriesFn on_queries) { on_queries_ = std::move(on_queries); }
+               const LayerFn& on_layer) override;
+    // The bits are those of run() with chunk after chunk.
+    Status run_by_layer(const Piece& block, Rows rows, const LogitsFn& on_logits, const LayerFn& on_layer) override;
+    void observe_queries(QueriesFn on_queries) override { on_queries_ = std::move(on_queries); }
 
 private:
     struct Chunk {
@@ -82,11 +55,6 @@ private:
         Rows rows = Rows::none;
         const LogitsFn* on_logits = nullptr;
         const LayerFn* on_layer = nullptr;  // null or empty: nobody asks
-    };
-    // Where run_by_layer() divides the ops, and the registers that hold a value there.
-    struct Segments {
-        std::vector<std::size_t> ends;  // one past the last op of each
-        std::vector<model::Register> carried;
     };
     // Queries that attend in one task: tokens [begin, end) of those in flight.
     struct QueryBlock {
@@ -119,7 +87,6 @@ private:
     };
 
     static Sizes sizes_of(const model::Program& program);
-    static Segments segments_of(const model::Program& program);
     // The buffers that are planned: the program's registers, then these.
     enum class Scratch : std::uint8_t {
         k,

@@ -47,6 +47,7 @@ bool all_finite(DType dtype, const std::byte* bytes, std::size_t n) {
 KvCache::KvCache(std::shared_ptr<KvPool> pool, std::uint64_t capacity) : pool_(std::move(pool)), capacity_(capacity) {
     pages_.reserve(KvPool::pages_for(capacity));
     memory_.reserve(KvPool::pages_for(capacity));
+    in_memory_.resize(pool_->layers());
     if (pool_->tail_size() == 0) return;
     tail_.reset(new std::uint16_t[pool_->tail_size()]);
     open_.resize(pool_->layers());
@@ -66,6 +67,8 @@ KvCache& KvCache::operator=(KvCache&& other) noexcept {
     std::swap(capacity_, other.capacity_);
     pages_.swap(other.pages_);
     memory_.swap(other.memory_);
+    in_memory_.swap(other.in_memory_);
+    on_device_.swap(other.on_device_);
     tail_.swap(other.tail_);
     open_.swap(other.open_);
     whole_.swap(other.whole_);
@@ -80,6 +83,7 @@ Result<KvCache> KvCache::fork(std::uint64_t n_tokens) const {
         other.pages_.push_back(pages_[i]);
         other.memory_.push_back(memory_[i]);
     }
+    other.in_memory_ = in_memory_;
     if (tail_) {
         std::copy_n(tail_.get(), pool_->tail_size(), other.tail_.get());
         other.open_ = open_;
@@ -100,7 +104,11 @@ Status KvCache::prepare(std::uint64_t first, std::uint64_t end) {
             memory_.push_back(memory);
             continue;
         }
-        std::memcpy(memory, memory_[i], pool_->page_bytes());
+        if (Status copied = pool_->copy(pages_[i], page); !copied) {
+            pool_->drop(page);
+            return copied;
+        }
+        for (std::uint64_t& tokens : in_memory_) tokens = std::min(tokens, i * KvPool::page_tokens);
         pool_->drop(pages_[i]);
         pages_[i] = page;
         memory_[i] = memory;
@@ -113,6 +121,7 @@ void KvCache::truncate(std::uint64_t n_tokens) noexcept {
         if (n_tokens < whole_[layer]) whole_[layer] = 0;
         if (n_tokens / group_tokens(layer, PartId::k) < open_[layer]) reopen(layer, n_tokens);
     }
+    for (std::uint64_t& tokens : in_memory_) tokens = std::min(tokens, n_tokens);
     while (pages_.size() > KvPool::pages_for(n_tokens)) {
         pool_->drop(pages_.back());
         pages_.pop_back();

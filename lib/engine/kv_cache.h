@@ -37,6 +37,19 @@ public:
     // Gives back the pages after the first n_tokens.
     void truncate(std::uint64_t n_tokens) noexcept;
 
+    [[nodiscard]] std::span<const KvPool::Page> pages() const noexcept { return pages_; }
+    // Where a device has the pages (KvPool::is_elsewhere): the tokens of a layer, from 0 on, that the pool's memory
+    // has, too.
+    [[nodiscard]] std::uint64_t in_memory(std::size_t layer) const noexcept { return in_memory_[layer]; }
+    void set_in_memory(std::size_t layer, std::uint64_t tokens) noexcept { in_memory_[layer] = tokens; }
+
+    // Likewise, of K in groups of tokens: the tail f16 [layer][kv_head][group_tokens][head_dim], what the device holds
+    // for this cache, and that a layer's tokens up to `end` were stored there, and the open group's brought to the
+    // tail.
+    [[nodiscard]] std::uint16_t* tail() const noexcept { return tail_.get(); }
+    [[nodiscard]] std::shared_ptr<void>& on_device() noexcept { return on_device_; }
+    void stored_elsewhere(std::size_t layer, std::uint64_t end) noexcept;
+
     // Whether tokens of this part must be stored in order, each after the attention of those of the group before it: K
     // in groups of tokens. A query sees its own group as f16, groups before it as codes.
     [[nodiscard]] std::size_t group_tokens(std::size_t layer, kv::PartId part) const noexcept {
@@ -89,8 +102,10 @@ private:
 
     std::shared_ptr<KvPool> pool_;
     std::uint64_t capacity_ = 0;
-    std::vector<KvPool::Page> pages_;  // [page of the sequence]; room for those of the capacity
-    std::vector<std::byte*> memory_;   // their memory
+    std::vector<KvPool::Page> pages_;       // [page of the sequence]; room for those of the capacity
+    std::vector<std::byte*> memory_;        // their memory
+    std::vector<std::uint64_t> in_memory_;  // [layer]
+    std::shared_ptr<void> on_device_;
     // Of K in groups of tokens: the group whose tokens are in the tail, as f16, and the tokens that an import left
     // whole in codes, those of the last group too (0: changed since).
     std::unique_ptr<std::uint16_t[]> tail_;

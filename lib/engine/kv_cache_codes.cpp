@@ -101,6 +101,12 @@ Status KvCache::close_group(std::size_t layer) {
     return {};
 }
 
+void KvCache::stored_elsewhere(std::size_t layer, std::uint64_t end) noexcept {
+    if (end == 0) return;
+    open_[layer] = (end - 1) / group_tokens(layer, PartId::k);
+    whole_[layer] = 0;
+}
+
 // Brings the closed group that has token n_tokens back to the tail: the values that its codes stand for.
 void KvCache::reopen(std::size_t layer, std::uint64_t n_tokens) noexcept {
     const PartFormat& format = *pool_->format(layer, PartId::k);

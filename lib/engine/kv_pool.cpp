@@ -1,5 +1,6 @@
 #include "engine/kv_pool.h"
 
+#include <cstring>
 #include <limits>
 #include <new>
 #include <numeric>
@@ -79,7 +80,8 @@ std::uint64_t KvPool::tail_bytes(std::span<const model::KvLayout> layers, const 
 }
 
 Result<std::shared_ptr<KvPool>> KvPool::create(std::span<const model::KvLayout> layers, const KvStorage& storage,
-                                               std::uint64_t pages, std::span<const Range> heads) {
+                                               std::uint64_t pages, std::span<const Range> heads,
+                                               std::shared_ptr<std::byte> memory) {
     HETERO_CHECK(check(layers, storage));
     const std::uint64_t bytes = bytes_needed(layers, storage, pages, heads);
     const auto out_of_memory = [&] {
@@ -118,7 +120,7 @@ Result<std::shared_ptr<KvPool>> KvPool::create(std::span<const model::KvLayout> 
         pool->users_.resize(pages);
         pool->free_.resize(pages);
         std::iota(pool->free_.rbegin(), pool->free_.rend(), Page{0});
-        pool->memory_ = take_bytes(bytes);
+        pool->memory_ = memory != nullptr ? std::move(memory) : std::shared_ptr<std::byte>(take_bytes(bytes));
         if (pool->memory_ == nullptr) return out_of_memory();
         return pool;
     } catch (const std::bad_alloc&) {
@@ -142,6 +144,11 @@ std::size_t KvPool::tile_offset(std::size_t layer, PartId part, std::uint32_t he
     return first + head * (coded != nullptr ? coded->tile_bytes : tile_bytes(layers_[layer], dtype_, part));
 }
 
+std::size_t KvPool::part_bytes(std::size_t layer, PartId part) const noexcept {
+    const PartFormat* coded = format(layer, part);
+    return heads(layer) * (coded != nullptr ? coded->tile_bytes : tile_bytes(layers_[layer], dtype_, part));
+}
+
 Result<KvPool::Page> KvPool::take() {
     if (free_.empty()) {
         return fail(Errc::resource, "all {} pages of {} tokens of the KV cache are taken; ask for a larger one",
@@ -151,6 +158,12 @@ Result<KvPool::Page> KvPool::take() {
     free_.pop_back();
     users_[page] = 1;
     return page;
+}
+
+Status KvPool::copy(Page from, Page to) const {
+    if (copy_) return copy_(from, to);
+    std::memcpy(memory(to), memory(from), page_bytes_);
+    return {};
 }
 
 void KvPool::drop(Page page) noexcept {

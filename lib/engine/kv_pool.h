@@ -6,6 +6,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -43,9 +44,11 @@ public:
     // What each cache takes apart from pages: the tokens of groups that are not full.
     [[nodiscard]] static std::uint64_t tail_bytes(std::span<const model::KvLayout> layers, const KvStorage& storage,
                                                   std::span<const Range> heads = {});
-    // Floats: f16, bf16 or f32. Errors: those of check(); resource.
+    // Floats: f16, bf16 or f32. `memory`: bytes_needed() at a multiple of 64, or null: it is taken here. Errors: those
+    // of check(); resource.
     static Result<std::shared_ptr<KvPool>> create(std::span<const model::KvLayout> layers, const KvStorage& storage,
-                                                  std::uint64_t pages, std::span<const Range> heads = {});
+                                                  std::uint64_t pages, std::span<const Range> heads = {},
+                                                  std::shared_ptr<std::byte> memory = nullptr);
 
     [[nodiscard]] kernels::DType dtype() const noexcept { return dtype_; }
     [[nodiscard]] std::uint64_t pages() const noexcept { return users_.size(); }
@@ -60,6 +63,8 @@ public:
     // two parts lie side by side in one row.
     [[nodiscard]] std::size_t tile_offset(std::size_t layer, kv::PartId part, std::uint32_t head) const noexcept;
     [[nodiscard]] std::size_t token_stride(std::size_t layer, kv::PartId part) const noexcept;
+    // The tiles of all heads that are kept, which are adjacent.
+    [[nodiscard]] std::size_t part_bytes(std::size_t layer, kv::PartId part) const noexcept;
     [[nodiscard]] bool is_latent(std::size_t layer) const noexcept;
     // Null where a part is in floats.
     [[nodiscard]] const PartFormat* format(std::size_t layer, kv::PartId part) const noexcept {
@@ -76,6 +81,12 @@ public:
     [[nodiscard]] bool is_shared(Page page) const noexcept { return users_[page] > 1; }
     [[nodiscard]] std::byte* memory(Page page) const noexcept { return memory_.get() + page * page_bytes_; }
 
+    // What a page holds, to another page. Where a device has the pages, by its function: here is a copy at best.
+    using CopyFn = std::function<Status(Page from, Page to)>;
+    Status copy(Page from, Page to) const;
+    void copy_by(CopyFn copy) { copy_ = std::move(copy); }
+    [[nodiscard]] bool is_elsewhere() const noexcept { return copy_ != nullptr; }
+
 private:
     KvPool() = default;
 
@@ -86,9 +97,10 @@ private:
     std::vector<std::size_t> tail_offsets_;         // [layer]
     std::size_t tail_size_ = 0;
     std::size_t page_bytes_ = 0;
-    Bytes memory_;                      // [page][page_bytes_]
-    std::vector<std::uint32_t> users_;  // [page]
-    std::vector<Page> free_;            // the last is taken next
+    std::shared_ptr<std::byte> memory_;  // [page][page_bytes_]
+    std::vector<std::uint32_t> users_;   // [page]
+    std::vector<Page> free_;             // the last is taken next
+    CopyFn copy_;                        // empty: the truth is in memory_
     kernels::DType dtype_ = kernels::DType::f16;
 };
 

@@ -113,6 +113,47 @@ std::vector<std::vector<Range>> lives_of(const model::Program& program) {
     return lives;
 }
 
+// Layers are divided where the fewest values are carried from one to the next, as late as possible: after the FFN.
+Segments segments_of(const model::Program& program) {
+    const std::vector<std::vector<Range>> lives = lives_of(program);
+    const auto is_live = [&](std::size_t index, std::size_t before_op) {
+        return std::any_of(lives[index].begin(), lives[index].end(),
+                           [&](const Range& life) { return life.begin < before_op && before_op < life.end; });
+    };
+    const auto carried_width = [&](std::size_t before_op) {
+        std::size_t width = 0;
+        for (std::size_t i = 0; i < lives.size(); ++i) width += is_live(i, before_op) ? program.registers[i].width : 0;
+        return width;
+    };
+    Segments segments;
+    std::optional<std::size_t> attended;  // the op after the last attention
+    for (std::size_t i = 0; i < program.ops.size(); ++i) {
+        const bool writes_kv = std::holds_alternative<model::Qkv>(program.ops[i]) ||
+                               std::holds_alternative<model::LatentKv>(program.ops[i]);
+        if (writes_kv && attended) {
+            std::size_t best = *attended;
+            for (std::size_t at = best; at <= i; ++at)
+                if (carried_width(at) <= carried_width(best)) best = at;
+            segments.ends.push_back(best);
+            attended.reset();
+        }
+        if (std::holds_alternative<model::Attention>(program.ops[i])) attended = i + 1;
+    }
+    for (std::size_t i = 0; i < lives.size(); ++i) {
+        if (std::any_of(segments.ends.begin(), segments.ends.end(), [&](std::size_t at) { return is_live(i, at); }))
+            segments.carried.push_back(static_cast<model::Register>(i));
+    }
+    segments.ends.push_back(program.ops.size());
+    return segments;
+}
+
+std::uint64_t bytes_per_block_token(const model::Program& program) {
+    std::uint64_t elements = 0;
+    for (const model::Register index : segments_of(program).carried) elements += program.registers[index].width;
+    for (const model::RopeConfig& rope : program.ropes) elements += rope.rotary_dim;
+    return elements * sizeof(float);
+}
+
 Arena arrange(std::span<const Value> values, Exec exec) {
     Arena arena;
     arena.offsets.resize(values.size());

@@ -23,6 +23,16 @@ enum class Exec : std::uint8_t { graph, eager };
 // [first op, last op + 1).
 [[nodiscard]] std::vector<std::vector<Range>> lives_of(const model::Program& program);
 
+// Where the ops are divided so that many tokens pass a layer, chunk by chunk, before the next one begins, and the
+// registers that hold a value there.
+struct Segments {
+    std::vector<std::size_t> ends;  // one past the last op of each
+    std::vector<model::Register> carried;
+};
+[[nodiscard]] Segments segments_of(const model::Program& program);
+// What a token takes that is carried so.
+[[nodiscard]] std::uint64_t bytes_per_block_token(const model::Program& program);
+
 struct Value {
     std::size_t bytes = 0;
     std::vector<Range> lives;

@@ -6,10 +6,12 @@
 
 #include "base/limits.h"
 #include "base/threads.h"
+#include "engine/device/device_executor.h"
 #include "engine/executor.h"
 #include "engine/first_error.h"
 #include "engine/gather_heads.h"
 #include "engine/kv_cache.h"
+#include "io/file_memory.h"
 #include "kv/convert.h"
 
 namespace hetero::engine {
@@ -31,6 +33,10 @@ Status check_options(const Options& options) {
     if (options.sequences == 0 || options.sequences > most_sequences) {
         return fail(Errc::usage, "a session of {} sequences: 1 to {} are possible", options.sequences, most_sequences);
     }
+    if (options.device.ops == nullptr && !options.kv_tiers.all_on_device())
+        return fail(Errc::usage, "K and V stay elsewhere (--kv-tier) only where a device computes");
+    if (options.device.ops != nullptr && options.group != nullptr && options.group->size() > 1)
+        return fail(Errc::usage, "{}: ranks that compute together (--tp) do so on CPUs", device_name(options.device));
     if (options.threads < 0) return fail(Errc::usage, "the number of threads cannot be {}", options.threads);
     return {};
 }
@@ -53,7 +59,7 @@ Status check_memory(std::uint64_t kv_bytes, std::uint64_t work_bytes, std::uint3
 std::uint32_t block_tokens_of(const Options& options, const model::Program& program, std::uint64_t capacity,
                               std::uint32_t chunk) {
     if (options.block_tokens == 0) return 0;
-    const std::uint64_t most = block_bytes / std::max<std::uint64_t>(Executor::bytes_per_block_token(program), 1);
+    const std::uint64_t most = block_bytes / std::max<std::uint64_t>(bytes_per_block_token(program), 1);
     const std::uint64_t needed = (capacity + chunk - 1) / chunk;
     const std::uint64_t chunks = std::min(needed, std::min(options.block_tokens, most) / chunk);
     return chunks < 2 ? 0 : static_cast<std::uint32_t>(chunks * chunk);
@@ -107,13 +113,35 @@ struct Session::Core {
           group(group_),
           pool(options.threads == 0 ? default_thread_count() : options.threads),
           kv(std::move(kv_)),
-          packed(options.precision == Precision::fast ? PackedWeights::of(model, pool, Share(group), options.warm)
-                                                      : nullptr),
-          executor(model->program, pool, most_tokens(chunk_tokens_, options), group, packed, options.exec,
-                   block_tokens_),
+          packed(options.precision == Precision::fast && options.device.ops == nullptr
+                     ? PackedWeights::of(model, pool, Share(group), options.warm)
+                     : nullptr),
           chunk_tokens(chunk_tokens_),
           block_tokens(block_tokens_) {
         pieces.reserve(options.sequences);
+    }
+    // Makes what computes.
+    Status start(std::uint64_t capacity, const WeightsProgressFn& on_weights) {
+        if (options.device.ops == nullptr) {
+            runner = std::make_unique<Executor>(model->program, pool, most_tokens(chunk_tokens, options), group, packed,
+                                                options.exec, block_tokens);
+            return {};
+        }
+        DeviceExecutor::Setup setup{model,
+                                    kv,
+                                    &pool,
+                                    options.device,
+                                    options.kv_tiers,
+                                    options.precision,
+                                    options.exec,
+                                    most_tokens(chunk_tokens, options),
+                                    block_tokens,
+                                    options.sequences,
+                                    capacity,
+                                    on_weights};
+        HETERO_TRY(runner, DeviceExecutor::create(setup));
+        options.on_weights = {};  // its captures need not live on
+        return {};
     }
     [[nodiscard]] static std::uint32_t most_tokens(std::uint32_t chunk, const Options& options) {
         return std::max(chunk, options.sequences);
@@ -125,9 +153,9 @@ struct Session::Core {
     ThreadPool pool;
     std::shared_ptr<KvPool> kv;
     std::shared_ptr<const PackedWeights> packed;  // null: Precision::precise
-    Executor executor;
+    std::unique_ptr<Runner> runner;
     std::uint32_t chunk_tokens, block_tokens;
-    std::vector<Executor::Piece> pieces;  // of a step
+    std::vector<Runner::Piece> pieces;  // of a step
 };
 
 struct Session::Impl {
@@ -187,20 +215,29 @@ Result<std::unique_ptr<Session>> Session::create(std::shared_ptr<const model::Mo
                                &kv_bytes)) {
         kv_bytes = std::numeric_limits<std::uint64_t>::max();
     }
-    std::uint64_t work_bytes =
-        Executor::bytes_needed(program, Core::most_tokens(chunk, options), group, options.precision, options.exec,
-                               options.threads > 0 ? options.threads : default_thread_count());
+    const bool on_cpu = options.device.ops == nullptr, fast = options.precision == Precision::fast;
     const std::uint32_t block = block_tokens_of(options, program, capacity_tokens, chunk);
-    if (block != 0) work_bytes += block * Executor::bytes_per_block_token(program);
-    const bool fast = options.precision == Precision::fast;
-    if (fast && !PackedWeights::kept(*model, Share(group))) {
-        work_bytes += PackedWeights::bytes_needed(program, Share(group));
+    std::uint64_t work_bytes = 0;
+    if (on_cpu) {
+        work_bytes =
+            Executor::bytes_needed(program, Core::most_tokens(chunk, options), group, options.precision, options.exec,
+                                   options.threads > 0 ? options.threads : default_thread_count()) +
+            block * bytes_per_block_token(program);
+        if (fast && !PackedWeights::kept(*model, Share(group))) {
+            work_bytes += PackedWeights::bytes_needed(program, Share(group));
+        }
+    }
+    std::shared_ptr<std::byte> file;
+    if (options.kv_tiers.any(Tier::file) && kv_bytes != std::numeric_limits<std::uint64_t>::max()) {
+        HETERO_TRY(file, io::take_file_memory(kv_bytes));
+        kv_bytes = 0;
     }
     HETERO_CHECK(check_memory(kv_bytes, work_bytes, options.sequences, capacity_tokens));
-    HETERO_TRY(std::shared_ptr<KvPool> pool, KvPool::create(program.kv, storage, pages, heads));
+    HETERO_TRY(std::shared_ptr<KvPool> pool, KvPool::create(program.kv, storage, pages, heads, std::move(file)));
     HETERO_TRY(KvCache cache, KvCache::create(pool, capacity_tokens));
     try {
         auto core = std::make_shared<Core>(std::move(model), options, group, chunk, block, std::move(pool));
+        HETERO_CHECK(core->start(capacity_tokens, options.on_weights));
         return std::unique_ptr<Session>(new Session(std::make_unique<Impl>(std::move(core), std::move(cache))));
     } catch (const std::exception& error) {  // memory, or threads
         return fail(Errc::resource, "cannot set up a session of {} tokens: {}", capacity_tokens, error.what());
@@ -213,6 +250,7 @@ Result<std::unique_ptr<Session>> Session::fork(std::uint64_t n_tokens) const {
         return fail(Errc::usage, "a sequence of {} tokens cannot begin with the first {} of one of {}", n_tokens,
                     n_tokens, position());
     }
+    HETERO_CHECK(impl_->core->runner->truncating(impl_->cache, n_tokens));
     HETERO_TRY(KvCache cache, impl_->cache.fork(n_tokens));
     try {
         auto impl = std::make_unique<Impl>(impl_->core, std::move(cache));
@@ -230,6 +268,7 @@ Session::~Session() = default;
 const model::Model& Session::model() const noexcept { return *impl_->model; }
 int Session::threads() const noexcept { return impl_->core->pool.size(); }
 kernels::DType Session::kv_dtype() const noexcept { return impl_->options.kv_dtype; }
+std::string Session::device() const { return device_name(impl_->options.device); }
 bool Session::warm() const noexcept { return impl_->core->packed != nullptr && impl_->core->packed->warm(); }
 std::uint64_t Session::packed_bytes() const noexcept {
     return impl_->core->packed == nullptr ? 0 : impl_->core->packed->bytes();
@@ -241,7 +280,7 @@ std::uint64_t Session::kv_bytes() const noexcept {
 std::uint64_t Session::position() const noexcept { return impl_->position; }
 std::uint64_t Session::capacity() const noexcept { return impl_->cache.capacity(); }
 
-void Session::observe_queries(QueriesFn on_queries) { impl_->core->executor.observe_queries(std::move(on_queries)); }
+void Session::observe_queries(QueriesFn on_queries) { impl_->core->runner->observe_queries(std::move(on_queries)); }
 
 void Session::observe_layers(LayerFn on_layer) { impl_->on_layer = std::move(on_layer); }
 
@@ -284,7 +323,7 @@ Status Session::prefill(std::span<const TokenId> tokens, Logits which, const Log
         Rows rows = Rows::none;
         if (on_logits && which == Logits::all) rows = Rows::all;
         if (on_logits && which == Logits::last && last) rows = Rows::last;
-        Executor::LayerFn on_layer;
+        Runner::LayerFn on_layer;
         if (impl_->on_layer && (last || (by_layer && on_progress))) {
             on_layer = [&](std::uint32_t layer) -> Status {
                 if (by_layer && on_progress)
@@ -295,9 +334,9 @@ Status Session::prefill(std::span<const TokenId> tokens, Logits which, const Log
         const auto give = [&](std::size_t index, std::span<const float> logits) {
             return on_logits(first + index, logits);
         };
-        const Executor::Piece piece{chunk, first, &impl_->cache};
-        HETERO_CHECK(by_layer ? core.executor.run_by_layer(piece, rows, give, on_layer)
-                              : core.executor.run({&piece, 1}, Phase::prefill, rows, give, on_layer));
+        const Runner::Piece piece{chunk, first, &impl_->cache};
+        HETERO_CHECK(by_layer ? core.runner->run_by_layer(piece, rows, give, on_layer)
+                              : core.runner->run({&piece, 1}, Phase::prefill, rows, give, on_layer));
         impl_->position += chunk.size();
         done += chunk.size();
         if (on_progress) on_progress(done);
@@ -316,14 +355,14 @@ Status Session::decode_together(std::span<const Step> steps, const StepLogitsFn&
     for (const Step& step : steps) {
         Impl& impl = *step.session->impl_;
         if (impl.core.get() != &core) return fail(Errc::usage, "sequences of different models or sessions in a step");
-        for (const Executor::Piece& piece : core.pieces) {
+        for (const Runner::Piece& piece : core.pieces) {
             if (piece.cache == &impl.cache) return fail(Errc::usage, "a sequence is twice in a step");
         }
         HETERO_CHECK(impl.check_ready());
         HETERO_CHECK(impl.check_tokens({&step.token, 1}));
         core.pieces.push_back({{&step.token, 1}, impl.position, &impl.cache});
     }
-    HETERO_CHECK(core.executor.run(core.pieces, Phase::decode, Rows::last, on_logits));
+    HETERO_CHECK(core.runner->run(core.pieces, Phase::decode, Rows::last, on_logits, {}));
     for (const Step& step : steps) ++step.session->impl_->position;
     return {};
 }
@@ -360,13 +399,14 @@ Result<kv::Layer> Session::export_layer(std::uint32_t layer) const { return expo
 
 Result<kv::Layer> Session::export_layer(std::uint32_t layer, std::uint64_t n_tokens) const {
     HETERO_CHECK(impl_->check_ready());
-    const KvCache& cache = impl_->cache;
+    KvCache& cache = impl_->cache;
     if (layer >= impl_->model->program.kv.size()) return fail(Errc::usage, "there is no layer {}", layer);
     const std::uint64_t first = layer_shape(impl_->model->program.kv[layer]).first_token(n_tokens);
     if (first < impl_->first_held[layer]) {
         return fail(Errc::usage, "layer {}: token {} is not in the cache; it came from a state that keeps {} on", layer,
                     first, impl_->first_held[layer]);
     }
+    HETERO_CHECK(impl_->core->runner->fetch(cache, layer, first, n_tokens));
     try {
         kv::Layer out;
         for (const PartId id : {PartId::k, PartId::v}) {
@@ -538,6 +578,7 @@ Status Session::import_layer(const kv::Header& header, std::uint32_t layer, cons
     } catch (const std::bad_alloc&) {
         return fail(Errc::resource, "out of memory while importing layer {} ({} tokens)", layer, n_tokens);
     }
+    HETERO_CHECK(impl_->core->runner->put(impl_->cache, layer, first, n_tokens));
     impl_->imported[layer] = true;
     impl_->first_held[layer] = first;
     if (std::find(impl_->imported.begin(), impl_->imported.end(), false) == impl_->imported.end()) {
@@ -564,6 +605,7 @@ Status Session::truncate(std::uint64_t n_tokens) {
             "cannot go back from token {} to {}: the state that was imported keeps only a window of some layers",
             impl_->position, n_tokens);
     }
+    HETERO_CHECK(impl_->core->runner->truncating(impl_->cache, n_tokens));
     impl_->position = std::min(impl_->position, n_tokens);
     impl_->cache.truncate(impl_->position);
     if (n_tokens == 0) {  // also ends an import that did not come to its end

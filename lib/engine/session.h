@@ -5,11 +5,14 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/communicator.h"
 #include "base/hash.h"
 #include "base/result.h"
+#include "engine/device/device.h"
+#include "engine/device/tiers.h"
 #include "engine/kv_format.h"
 #include "engine/linear.h"
 #include "engine/plan.h"
@@ -36,6 +39,9 @@ struct Options {
     Exec exec = Exec::graph;                   // how the ops are run; the bits are the same
     std::uint32_t sequences = 1;               // memory for so many: a session and its forks
     std::optional<KvCodecs> kv_codecs = {};    // K and V stay in codes instead, made from f16 (kv_dtype)
+    Device device = {};                        // that computes
+    KvTiers kv_tiers = {};                     // where K and V stay, of a device
+    WeightsProgressFn on_weights = {};         // while weights are copied to a device
 };
 
 inline constexpr std::uint64_t default_block_tokens = 8192, block_bytes = 256ULL << 20;
@@ -59,6 +65,7 @@ public:
 
     [[nodiscard]] const model::Model& model() const noexcept;
     [[nodiscard]] int threads() const noexcept;
+    [[nodiscard]] std::string device() const;  // "cpu", "cuda:0"
     [[nodiscard]] kernels::DType kv_dtype() const noexcept;
     // How export_layer() stores a part, in every layer.
     [[nodiscard]] kv::Scheme kv_scheme(kv::PartId part) const;

@@ -26,6 +26,7 @@ Result<std::unique_ptr<Session>> make_session(const std::shared_ptr<const model:
     engine_options.kv_dtype = storage.dtype;
     engine_options.kv_codecs = storage.codecs;
     engine_options.precision = options.precision;
+    engine_options.device = options.device;
     engine_options.chunk_tokens = block_tokens;
     return Session::create(model, engine_options, capacity);
 }
@@ -287,6 +288,7 @@ Result<kv::State> recompute(const std::shared_ptr<const model::Model>& model, co
     engine_options.threads = options.threads;
     engine_options.kv_dtype = dtype;
     engine_options.precision = options.precision;
+    engine_options.device = options.device;
     for (kv::Sequence& sequence : state.header.sequences) {
         sequence.logits.clear();
         HETERO_TRY(const auto session, Session::create(model, engine_options, sequence.tokens.size()));

@@ -32,6 +32,7 @@ struct Options {
     // attention error is that of the codes, too). Nothing: in the type that the state's numbers came from.
     std::optional<engine::KvStorage> resident;
     int threads = 0;                                                           // 0: default_thread_count()
+    engine::Device device = {};                                                // of models
     std::uint64_t seed = 1;                                                    // of the draws that intervals come from
     std::function<void(std::uint64_t done, std::uint64_t total)> on_progress;  // in tokens; may be empty
 };

@@ -140,15 +140,21 @@ END
   [ "$(wc -l <<<"$stderr")" -eq 1 ]
 }
 
-@test "--device: cuda is refused, auto says what it came to" {
+@test "--device: one that is not there is refused, auto says what it came to" {
   for tool in "hetero-prefill -m $tiny -p x -o a.h5" "hetero-decode -m $tiny a.h5"; do
     # shellcheck disable=SC2086
-    refuses 4 'cuda' $tool --device cuda
+    refuses 4 'cuda:99' $tool --device cuda:99
+    # shellcheck disable=SC2086
+    refuses 2 'tpu' $tool --device tpu
+    # shellcheck disable=SC2086
+    refuses 2 '8-31=host' $tool --kv-tier ram
+    # shellcheck disable=SC2086
+    refuses 2 'kv-tier' $tool --device cpu --kv-tier host
   done
   [ ! -e a.h5 ]
   run --separate-stderr hetero-prefill -m "$tiny" -p Hello -o a.h5 --device auto
   [ "$status" -eq 0 ]
-  grep -q 'device: CPU' <<<"$stderr"
+  grep -q 'device: ' <<<"$stderr"
   run --separate-stderr hetero-prefill -m "$tiny" -p Hello -o b.h5
   ! grep -q 'device:' <<<"$stderr"
 }

@@ -19,6 +19,12 @@ namespace hetero::test {
 using engine::TokenId;
 using kernels::DType;
 
+// Where the sessions of a program compute.
+inline engine::Device& session_device() {
+    static engine::Device device;
+    return device;
+}
+
 inline std::unique_ptr<engine::Session> make_session(std::shared_ptr<const model::Model> model, DType kv_dtype,
                                                      std::uint64_t capacity, std::uint32_t chunk_tokens = 256,
                                                      int threads = 0) {
@@ -26,6 +32,7 @@ inline std::unique_ptr<engine::Session> make_session(std::shared_ptr<const model
     options.threads = threads;
     options.kv_dtype = kv_dtype;
     options.chunk_tokens = chunk_tokens;
+    options.device = session_device();
     return must(engine::Session::create(std::move(model), options, capacity));
 }
 

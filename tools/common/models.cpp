@@ -4,11 +4,13 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/process_memory.h"
 #include "base/threads.h"
+#include "common/progress.h"
 #include "io/gguf.h"
 #include "kernels/api/ops.h"
 #include "kv/shards.h"
@@ -60,7 +62,14 @@ void add_model_options(OptionTable& table, ModelOptions& options) {
         table.text("-m,--model", "MODEL", &options.path, "the model: a .gguf file or a Hugging Face folder");
     model.setting = true;
     model.completion = Completion::file;
-    table.choice("--device", &options.device, {"auto", "cpu", "cuda"}, "where to compute").setting = true;
+    table
+        .text("--device", "DEVICE", &options.device,
+              "where to compute: auto, cpu, cuda or cuda:N, the N-th GPU counted from 0")
+        .setting = true;
+    table
+        .size("--device-memory", "SIZE", &options.device_memory_bytes,
+              "memory of a GPU that may be taken; 0: what is free")
+        .setting = true;
     add_thread_option(table, &options.threads);
 }
 
@@ -73,6 +82,20 @@ void add_exec_option(OptionTable& table, ModelOptions& options) {
     table
         .choice("--exec", &options.exec, {"graph", "eager"},
                 "run the ops as planned, or look at what each of them writes; the results are the same")
+        .setting = true;
+}
+
+void add_tier_option(OptionTable& table, ModelOptions& options) {
+    table
+        .custom(
+            "--kv-tier", "TIERS",
+            [&options](std::string_view text) -> Status {
+                HETERO_TRY(options.kv_tiers, engine::KvTiers::parse(text));
+                options.kv_tier_text = text;
+                return {};
+            },
+            [&options] { return options.kv_tier_text; },
+            "where K and V stay when a GPU computes: device, host or file, or rules as 8-31=host,v=host")
         .setting = true;
 }
 
@@ -112,6 +135,7 @@ int ModelOptions::thread_count() const {
 
 void report_memory(Tool& tool, const engine::Session& session) {
     const ProcessMemory memory = read_process_memory();
+    tool.report()["device"] = session.device();
     tool.report()["memory"] = {{"peak_rss_bytes", memory.peak_rss_bytes},
                                {"anonymous_bytes", memory.anonymous_bytes},
                                {"file_backed_bytes", memory.file_backed_bytes},
@@ -120,14 +144,23 @@ void report_memory(Tool& tool, const engine::Session& session) {
                                {"warm", session.warm()}};
 }
 
-Status check_device(Tool& tool, const ModelOptions& options) {
+Status check_device(Tool& tool, ModelOptions& options) {
     if (const char* reason = kernels::backend_error()) return fail(Errc::resource, "{}", reason);
-    if (options.device == "cuda") {
-        return fail(Errc::resource, "--device cuda: this build has no CUDA backend; use --device cpu");
+    if (options.device != "auto") {
+        auto device = engine::find_device(options.device);
+        if (!device) return fail_with(device.error(), "--device");
+        options.found = *device;
+    } else {
+        const engine::AutoDevice best = engine::best_device();
+        options.found = best.device;
+        if (tool.options().given("device")) {
+            tool.note("device: {}{}",
+                      best.device.ops == nullptr ? fmt::format("CPU ({})", kernels::ops().name)
+                                                 : engine::device_name(best.device),
+                      best.reason.empty() ? "" : "; " + best.reason);
+        }
     }
-    if (options.device == "auto" && tool.options().given("device")) {
-        tool.note("device: CPU ({}); this build has no CUDA backend", kernels::ops().name);
-    }
+    options.found.memory_bytes = options.device_memory_bytes;
     return {};
 }
 
@@ -181,8 +214,38 @@ engine::Options session_options(const ModelOptions& options, const engine::KvSto
     session.group = &transport::group();
     session.precision = options.precision();
     session.warm = options.warm_folder();
+    session.device = options.found;
+    if (options.device == "auto" && session.group->size() > 1) session.device = {};
+    if (session.device.ops != nullptr || options.device != "auto") session.kv_tiers = options.kv_tiers;
     session.exec = options.exec == "eager" ? engine::Exec::eager : engine::Exec::graph;
     return session;
+}
+
+Result<std::unique_ptr<engine::Session>> make_session(Tool& tool, const ModelOptions& model_options,
+                                                      const LoadedModel& loaded, engine::Options& options,
+                                                      std::uint64_t capacity, std::uint32_t least_sequences) {
+    const std::uint32_t most_sequences = options.sequences;
+    std::optional<Progress> progress;
+    options.on_weights = [&](std::uint64_t done, std::uint64_t total) {
+        constexpr std::uint64_t mb = 1000000;
+        if (!progress) progress.emplace(tool, "weights to " + engine::device_name(options.device), total / mb, "MB");
+        progress->update(done / mb);
+    };
+    for (;;) {
+        auto made = engine::Session::create(loaded.model, options, capacity);
+        options.on_weights = made ? engine::WeightsProgressFn() : options.on_weights;
+        if (made || made.error().code != Errc::resource) return made;
+        if (options.sequences > least_sequences) {
+            options.sequences = std::max((options.sequences + 1) / 2, least_sequences);
+        } else if (model_options.device == "auto" && options.device.ops != nullptr) {
+            tool.note("device: CPU ({}); {}", kernels::ops().name, made.error().message);
+            options.device = {};
+            options.kv_tiers = {};
+            options.sequences = most_sequences;
+        } else {
+            return made;
+        }
+    }
 }
 
 }  // namespace hetero::tool

@@ -15,7 +15,11 @@ namespace hetero::tool {
 struct ModelOptions {
     std::string path;
     std::string device = "auto";
-    std::uint64_t threads = 0;  // 0: as many as this process may use
+    std::uint64_t threads = 0;              // 0: as many as this process may use
+    std::uint64_t device_memory_bytes = 0;  // 0: what is free
+    engine::KvTiers kv_tiers = {};
+    std::string kv_tier_text = "device";
+    engine::Device found = {};  // by check_device()
     bool precise = false;       // products in f32
     std::string exec = "graph";
     bool warm = false;       // keep packed weights
@@ -32,14 +36,15 @@ struct ModelOptions {
 void add_model_options(OptionTable& table, ModelOptions& options);  // all but the precision
 void add_precise_option(OptionTable& table, ModelOptions& options);
 void add_exec_option(OptionTable& table, ModelOptions& options);
+void add_tier_option(OptionTable& table, ModelOptions& options);
 void add_warm_options(OptionTable& table, ModelOptions& options);
 void add_thread_option(OptionTable& table, std::uint64_t* threads);
 // --warm and --precise do not go together: usage where the command line asks for --warm, else that setting is dropped.
 Status check_warm(const OptionTable& table, ModelOptions& options);
 
-// Refuses a device that is not there, and a kernel backend (HETERO_BACKEND) that cannot run here. Says on stderr what
-// "auto" came to where the user asked for it.
-Status check_device(Tool& tool, const ModelOptions& options);
+// Finds the device: refuses one that is not there, and a kernel backend (HETERO_BACKEND) that cannot run here. Says on
+// stderr what "auto" came to where the user asked for it.
+Status check_device(Tool& tool, ModelOptions& options);
 
 struct LoadedModel {
     std::shared_ptr<const model::Model> model;
@@ -69,8 +74,14 @@ inline const std::vector<std::string> resident_types{"auto", "f16",        "bf16
                                                      "int4", "fp8_e4m3fn", "int8-channel", "int4-channel"};
 Result<engine::KvStorage> resident_storage(const std::string& choice, const kv::Header* state);
 
-// Sessions as the options ask for them, one in each rank of the group.
+// Sessions as the options ask for them, one in each rank of the group. With ranks that compute together, "auto" is the
+// CPU.
 [[nodiscard]] engine::Options session_options(const ModelOptions& options, const engine::KvStorage& storage,
                                               std::uint64_t chunk_tokens);
+// Where memory lacks, for fewer sequences, down to `least_sequences`; where "auto" found a device that cannot take the
+// session, on the CPU, and says so. options.sequences is what it was made for.
+Result<std::unique_ptr<engine::Session>> make_session(Tool& tool, const ModelOptions& model_options,
+                                                      const LoadedModel& loaded, engine::Options& options,
+                                                      std::uint64_t capacity, std::uint32_t least_sequences = 1);
 
 }  // namespace hetero::tool

@@ -1,11 +1,23 @@
 #include "common/version.h"
 
 #include "common/build_info.h"
+#include "kernels/api/device.h"
 #include "kernels/api/ops.h"
 #include "model/families/family.h"
 #include "quant/codec.h"
 
 namespace hetero::tool {
+namespace {
+
+// Those that --device may name here.
+std::vector<std::string> devices() {
+    std::vector<std::string> names = {"cpu"};
+    const kernels::DeviceOps* cuda = kernels::cuda_ops();
+    for (int i = 0; cuda != nullptr && i < cuda->device_count(); ++i) names.push_back(fmt::format("cuda:{}", i));
+    return names;
+}
+
+}  // namespace
 
 nlohmann::ordered_json version_document(const std::string& tool) {
     nlohmann::ordered_json document = {{"tool", tool},
@@ -15,7 +27,7 @@ nlohmann::ordered_json version_document(const std::string& tool) {
                                        {"compiler", kCompiler},
                                        {"system", kSystem},
                                        {"sanitizers", kSanitizers},
-                                       {"devices", {"cpu"}}};
+                                       {"devices", devices()}};
     document["endpoints"] = {"file", "pipe"};
     if (*kMpi != '\0') {
         document["endpoints"].push_back("mpi");

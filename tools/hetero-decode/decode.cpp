@@ -157,12 +157,8 @@ private:
         engine::Options options = session_options(options_.model, storage, options_.chunk_tokens);
         const std::uint64_t most = options_.batch == 0 ? default_batch : options_.batch;
         options.sequences = static_cast<std::uint32_t>(std::min<std::uint64_t>(most, header_.sequences.size()));
-        auto made = engine::Session::create(loaded_.model, options, capacity);
-        while (!made && made.error().code == Errc::resource && options_.batch == 0 && options.sequences > 1) {
-            options.sequences = (options.sequences + 1) / 2;
-            made = engine::Session::create(loaded_.model, options, capacity);
-        }
-        HETERO_TRY(auto root, std::move(made));
+        const std::uint32_t least = options_.batch == 0 ? 1 : options.sequences;
+        HETERO_TRY(auto root, make_session(tool_, options_.model, loaded_, options, capacity, least));
         sessions_.push_back(std::move(root));
         while (sessions_.size() < options.sequences) {
             HETERO_TRY(auto session, sessions_.front()->fork(0));

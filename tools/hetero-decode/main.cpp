@@ -44,6 +44,7 @@ int main(int argc, char** argv) {
     add_precise_option(table, options.model);
     add_warm_options(table, options.model);
     add_exec_option(table, options.model);
+    add_tier_option(table, options.model);
     table
         .choice("--kv-dtype", &options.kv_dtype, resident_types,
                 "type of K and V in memory; auto: what the state was made in")

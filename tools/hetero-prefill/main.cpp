@@ -61,6 +61,7 @@ int main(int argc, char** argv) {
     add_precise_option(table, options.model);
     add_warm_options(table, options.model);
     add_exec_option(table, options.model);
+    add_tier_option(table, options.model);
     table.choice("--kv-dtype", &options.kv_dtype, resident_types, "type of K and V; auto: f16, or that of the prefix")
         .setting = true;
     table.integer("--chunk", "N", &options.chunk_tokens, 1, 65536, "tokens computed at once").setting = true;

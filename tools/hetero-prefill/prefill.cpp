@@ -347,9 +347,10 @@ Status run_warm(Tool& tool, const PrefillOptions& options) {
     HETERO_TRY(const Endpoints endpoints,
                prepare_endpoints(tool, {}, {}, options.transfer, {{options.model.path}, {}}));
     HETERO_TRY(const LoadedModel loaded, load_model(options.model));
-    HETERO_TRY(const auto session,
-               engine::Session::create(loaded.model,
-                                       session_options(options.model, kernels::DType::f16, options.chunk_tokens), 1));
+    engine::Options how = session_options(options.model, kernels::DType::f16, options.chunk_tokens);
+    how.device = {};  // a GPU takes weights as they are
+    how.kv_tiers = {};
+    HETERO_TRY(const auto session, engine::Session::create(loaded.model, how, 1));
     report_memory(tool, *session);
     const std::string folder = options.model.warm_folder().path;
     if (session->packed_bytes() == 0) {
@@ -436,7 +437,7 @@ Status run_prefill(Tool& tool, const PrefillOptions& options) {
 
     engine::Options how = session_options(options.model, storage, options.chunk_tokens);
     if (endpoints.outputs.front().is_link()) how.block_tokens = engine::default_block_tokens;
-    HETERO_TRY(auto session, engine::Session::create(loaded.model, how, capacity));
+    HETERO_TRY(auto session, make_session(tool, options.model, loaded, how, capacity));
     PrefillRun run(tool, options, loaded, std::move(jobs), prefix ? &*prefix : nullptr);
     HETERO_CHECK(run.compute_and_write(*session, header, endpoints.outputs.front(), delivery));
     trace_transfers(endpoints);

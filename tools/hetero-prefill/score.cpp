@@ -36,8 +36,8 @@ Status run_score(Tool& tool, const PrefillOptions& options) {
 
     HETERO_TRY(const engine::KvStorage storage, resident_storage(options.kv_dtype, nullptr));
     const std::uint32_t window = std::min(kWindowTokens, loaded.identity.context_length);
-    HETERO_TRY(auto session, engine::Session::create(
-                                 loaded.model, session_options(options.model, storage, options.chunk_tokens), window));
+    engine::Options how = session_options(options.model, storage, options.chunk_tokens);
+    HETERO_TRY(auto session, make_session(tool, options.model, loaded, how, window));
 
     const auto start = std::chrono::steady_clock::now();
     engine::Score score;

@@ -71,6 +71,9 @@ int main(int argc, char** argv) {
     return tool.run(argc, argv, [&]() -> Status {
         HETERO_CHECK(check_usage(options));
         HETERO_CHECK(check_device(tool, options.model));
+        if (options.model.device == "auto") options.model.found = {};
+        if (options.model.found.ops != nullptr)
+            return fail(Errc::usage, "--device {}: plans are measured on the CPU", options.model.device);
         return run_calibrate(tool, options);
     });
 }

@@ -7,6 +7,7 @@
 #include "hw/isolated.h"
 #include "hw/probes/cuda_driver.h"
 #include "hw/probes/gpu_copies.h"
+#include "hw/probes/gpu_rates.h"
 #include "hw/probes/probes.h"
 
 namespace hetero::hw {
@@ -188,11 +189,9 @@ namespace cuda_driver {
 
 using namespace hetero::hw::cuda;
 
-// What runs on a GPU: this build has no kernels for one.
-Json no_kernels(const char* key, std::initializer_list<const char*> types) {
+Json not_run(const char* key, std::initializer_list<const char*> types, const char* reason) {
     Json rates = Json::array();
-    for (const char* type : types)
-        rates.push_back(unsupported(Json{{key, type}}, "this build has no kernels for CUDA"));
+    for (const char* type : types) rates.push_back(unsupported(Json{{key, type}}, reason));
     return Json{{"rates", rates}};
 }
 
@@ -260,9 +259,16 @@ Json probe(const Context& context) {
             "CUDA does not report it");
         put_copies(lib, device, context.options.measure && !context.options.quick, context.options.seconds_each / 8,
                    out);
-        out["compute"] = no_kernels("dtype", {"f32", "f16", "bf16", "fp8_e4m3fn", "int8", "int4"});
-        out["attention"] = no_kernels("kv_dtype", {"f16", "int8", "int4"});
-        out["kv_codecs"] = no_kernels("codec", {"int8", "int4"});
+        const bool measures = context.options.measure && !context.options.quick;
+        const char* why_not = measures ? nullptr : not_measured;
+        const kernels::DeviceOps* ops = measures ? kernels::cuda_ops(&why_not) : nullptr;
+        if (ops != nullptr) {
+            put_gpu_rates(*ops, index, context.options.seconds_each / 8, {}, out);
+        } else {
+            out["compute"] = not_run("dtype", {"f32", "f16", "bf16", "fp8_e4m3fn", "int8", "int4"}, why_not);
+            out["attention"] = not_run("kv_dtype", {"f16", "int8", "int4"}, why_not);
+        }
+        out["kv_codecs"] = not_run("codec", {"int8", "int4"}, "KV is converted on the CPU");
         side["devices"].push_back(out);
     }
     return side;

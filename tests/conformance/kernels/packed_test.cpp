@@ -1,7 +1,7 @@
 // Packed weights and 8-bit activations: the layouts of kernels/api/packed.h read independently, products that have the
 // scalar backend's bits on every backend, and how far they are from the products they stand for.
 #include "inputs.h"
-#include "kernels/ref/half.h"
+#include "kernels/ref/ref.h"
 
 using namespace hetero::kernels;
 using namespace hetero::test;

@@ -5,7 +5,6 @@
 #include <string>
 
 #include "inputs.h"
-#include "kernels/ref/half.h"
 #include "kernels/ref/ref.h"
 #include "support/kv_pages.h"
 

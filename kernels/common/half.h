@@ -1,34 +1,24 @@
-// IEEE binary16 and bfloat16 to and from binary32, and loads from bytes of any alignment.
+// IEEE binary16 and bfloat16 to and from binary32, nearest even.
 #pragma once
-#include <bit>
-#include <cstdint>
-#include <cstring>
+#include "kernels/common/device_code.h"
 
-namespace hetero::kernels::ref {
-
-template <class T>
-T load(const void* p) {
-    T value;
-    std::memcpy(&value, p, sizeof value);
-    return value;
-}
+namespace hetero::kernels {
 
 // NaNs become quiet and keep the rest of their payload, as the hardware's conversions do.
-constexpr float f16_to_f32(std::uint16_t h) {
+HETERO_HD constexpr float f16_to_f32(std::uint16_t h) {
     const std::uint32_t sign = std::uint32_t{h & 0x8000u} << 16;
     const std::uint32_t exponent = (h >> 10) & 0x1f;
     const std::uint32_t mantissa = h & 0x3ff;
-    if (exponent == 0x1f)
-        return std::bit_cast<float>(sign | 0x7f800000u | (mantissa ? 0x400000u : 0u) | mantissa << 13);
+    if (exponent == 0x1f) return bits_as<float>(sign | 0x7f800000u | (mantissa ? 0x400000u : 0u) | mantissa << 13);
     if (exponent == 0) {
         const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;  // subnormal: exact in f32
-        return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(magnitude));
+        return bits_as<float>(sign | bits_as<std::uint32_t>(magnitude));
     }
-    return std::bit_cast<float>(sign | (exponent + 127 - 15) << 23 | mantissa << 13);
+    return bits_as<float>(sign | (exponent + 127 - 15) << 23 | mantissa << 13);
 }
 
-constexpr std::uint16_t f32_to_f16(float value) {
-    const auto bits = std::bit_cast<std::uint32_t>(value);
+HETERO_HD constexpr std::uint16_t f32_to_f16(float value) {
+    const auto bits = bits_as<std::uint32_t>(value);
     const std::uint32_t sign = (bits >> 16) & 0x8000u;
     const std::uint32_t magnitude = bits & 0x7fffffffu;
     std::uint32_t half = 0;
@@ -48,12 +38,12 @@ constexpr std::uint16_t f32_to_f16(float value) {
     return static_cast<std::uint16_t>(sign | half);
 }
 
-constexpr float bf16_to_f32(std::uint16_t b) { return std::bit_cast<float>(std::uint32_t{b} << 16); }
+HETERO_HD constexpr float bf16_to_f32(std::uint16_t b) { return bits_as<float>(std::uint32_t{b} << 16); }
 
-constexpr std::uint16_t f32_to_bf16(float value) {
-    const auto bits = std::bit_cast<std::uint32_t>(value);
+HETERO_HD constexpr std::uint16_t f32_to_bf16(float value) {
+    const auto bits = bits_as<std::uint32_t>(value);
     if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<std::uint16_t>((bits >> 16) | 0x40u);  // NaN, quiet
     return static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1)) >> 16);
 }
 
-}  // namespace hetero::kernels::ref
+}  // namespace hetero::kernels

@@ -1,0 +1,190 @@
+// Products with few tokens, from weights as they are; weights to other types; rows to 8 bits.
+#include "kernels/common/fp8.h"
+#include "kernels/cuda/dot.cuh"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/store.cuh"
+
+namespace hetero::kernels::HETERO_DEVICE_BACKEND {
+namespace {
+
+struct Output {
+    float* y;
+    std::size_t stride;
+    bool add;
+};
+
+__device__ void finish(const DeviceMatrix& w, std::size_t row, float sum, float* y, bool add) {
+    if (w.row_scale != nullptr) sum *= w.row_scale[row];
+    if (w.bias != nullptr) sum += w.bias[row];
+    *y = add ? *y + sum : sum;
+}
+
+// A block has `rows` rows, and of blockIdx.y the tokens from `tokens` times that on.
+template <class E, class C, int rows, int tokens>
+__global__ void multiply_few(DeviceMatrix w, const float* x, std::size_t x_stride, std::size_t n_tokens, Output out) {
+    const std::size_t first_row = std::size_t{blockIdx.x} * rows, first_token = std::size_t{blockIdx.y} * tokens;
+    const int n_rows = static_cast<int>(w.rows - first_row < rows ? w.rows - first_row : rows);
+    const float* inputs[tokens];
+    for (int t = 0; t < tokens; ++t)
+        inputs[t] =
+            x + (first_token + static_cast<std::size_t>(t) < n_tokens ? first_token + static_cast<std::size_t>(t)
+                                                                      : first_token) *
+                    x_stride;
+    float sums[rows][tokens] = {};
+    const bool aligned = reinterpret_cast<std::uintptr_t>(x) % 16 == 0 && x_stride % 4 == 0;
+    add_products<E, C>(static_cast<const Byte*>(w.data) + first_row * w.row_bytes, w.row_bytes, n_rows, w.cols, inputs,
+                       aligned, sums);
+    const float sum = gather_sums(sums);
+    const std::size_t r = threadIdx.x / tokens, t = threadIdx.x % tokens, token = first_token + t;
+    if (r >= static_cast<std::size_t>(n_rows) || token >= n_tokens) return;
+    finish(w, first_row + r, sum, out.y + token * out.stride + first_row + r, out.add);
+}
+
+template <class E, class C, int rows, int tokens>
+DeviceFault multiply(DeviceStream stream, const DeviceMatrix& w, const float* x, std::size_t x_stride,
+                     std::size_t n_tokens, const Output& out) {
+    const Grid grid{{blocks_for(w.rows, rows), blocks_for(n_tokens, tokens), 1}, {dot_threads(w.cols), 1, 1}};
+    return launch(stream, "gemv", grid, {{"rows", w.rows}, {"cols", w.cols}, {"tokens", n_tokens}},
+                  multiply_few<E, C, rows, tokens>, w, x, x_stride, n_tokens, out);
+}
+
+bool whole_blocks(const DeviceMatrix& w) { return w.cols % dtype_info(w.dtype).block_elems == 0; }
+
+DeviceFault gemv(DeviceStream stream, const DeviceMatrix& w, const float* x, std::size_t x_stride, std::size_t n_tokens,
+                 float* y, std::size_t y_stride, bool add) {
+    const Output out{y, y_stride, add};
+    DeviceFault fault;
+    const bool known = whole_blocks(w) && with_type(w.dtype, [&](auto elements, auto chunks) {
+                           using E = decltype(elements);
+                           using C = decltype(chunks);
+                           if (n_tokens == 1) {
+                               fault = multiply<E, C, 4, 1>(stream, w, x, x_stride, n_tokens, out);
+                           } else if (n_tokens == 2) {
+                               fault = multiply<E, C, 4, 2>(stream, w, x, x_stride, n_tokens, out);
+                           } else if (n_tokens <= 4) {
+                               fault = multiply<E, C, 2, 4>(stream, w, x, x_stride, n_tokens, out);
+                           } else {
+                               fault = multiply<E, C, 2, 8>(stream, w, x, x_stride, n_tokens, out);
+                           }
+                       });
+    if (!known)
+        return unsupported(stream, "gemv", "no kernel for weights of this type and length",
+                           {{"dtype", static_cast<std::size_t>(w.dtype)}, {"cols", w.cols}});
+    return fault;
+}
+
+// A thread has 8 elements of a row.
+template <class E>
+__global__ void convert_rows(const Byte* x, std::size_t x_stride_bytes, DType to, Byte* y, std::size_t y_stride_bytes,
+                             std::size_t cols) {
+    const std::size_t first = 8 * (std::size_t{blockIdx.y} * blockDim.x + threadIdx.x), row = blockIdx.x;
+    if (first >= cols) return;
+    const Byte* from = x + row * x_stride_bytes;
+    Byte* at = y + row * y_stride_bytes;
+    const std::size_t end = first + 8 < cols ? first + 8 : cols;
+    for (std::size_t col = first; col < end; ++col) {
+        const float value = E::at(from, col);
+        if (to == DType::f32) {
+            reinterpret_cast<float*>(at)[col] = value;
+        } else {
+            reinterpret_cast<std::uint16_t*>(at)[col] = to_half(value, to);
+        }
+    }
+}
+
+DeviceFault convert(DeviceStream stream, DType from, const void* x, std::size_t x_stride_bytes, DType to, void* y,
+                    std::size_t y_stride_bytes, std::size_t rows, std::size_t cols) {
+    DeviceFault fault;
+    const Shapes shapes = {
+        {"from", static_cast<std::size_t>(from)}, {"to", static_cast<std::size_t>(to)}, {"rows", rows}, {"cols", cols}};
+    const bool fits =
+        (to == DType::f32 || to == DType::f16 || to == DType::bf16) && cols % dtype_info(from).block_elems == 0;
+    const bool known = fits && with_type(from, [&](auto elements, auto) {
+                           constexpr unsigned threads = 128;
+                           fault = launch(stream, "convert",
+                                          {{blocks_for(rows, 1), blocks_for(cols, 8 * threads), 1}, {threads, 1, 1}},
+                                          shapes, convert_rows<decltype(elements)>, static_cast<const Byte*>(x),
+                                          x_stride_bytes, to, static_cast<Byte*>(y), y_stride_bytes, cols);
+                       });
+    return known ? fault : unsupported(stream, "convert", "no kernel for these types and lengths", shapes);
+}
+
+template <class E>
+__global__ void embed_tokens(DeviceMatrix table, const std::int32_t* ids, float scale, float* out, std::size_t stride) {
+    const std::size_t token = blockIdx.x;
+    const auto id = static_cast<std::size_t>(static_cast<std::int64_t>(ids[token]));
+    const std::size_t col = std::size_t{blockIdx.y} * blockDim.x + threadIdx.x;
+    if (col >= table.cols) return;
+    float value = 0;
+    if (id < table.rows) {
+        value = E::at(static_cast<const Byte*>(table.data) + id * table.row_bytes, col);
+        if (table.row_scale != nullptr) value *= table.row_scale[id];
+        value *= scale;
+    }
+    out[token * stride + col] = value;
+}
+
+DeviceFault embed(DeviceStream stream, const DeviceMatrix& table, const std::int32_t* ids, std::size_t n_tokens,
+                  float scale, float* out, std::size_t stride) {
+    DeviceFault fault;
+    const bool known = whole_blocks(table) && with_type(table.dtype, [&](auto elements, auto) {
+                           constexpr unsigned threads = 128;
+                           fault =
+                               launch(stream, "embed",
+                                      {{blocks_for(n_tokens, 1), blocks_for(table.cols, threads), 1}, {threads, 1, 1}},
+                                      {{"tokens", n_tokens}, {"rows", table.rows}, {"cols", table.cols}},
+                                      embed_tokens<decltype(elements)>, table, ids, scale, out, stride);
+                       });
+    if (!known)
+        return unsupported(stream, "embed", "no kernel for a table of this type and length",
+                           {{"dtype", static_cast<std::size_t>(table.dtype)}, {"cols", table.cols}});
+    return fault;
+}
+
+__global__ void quantize_tokens(const float* x, std::size_t x_stride, std::size_t cols, bool is_fp8, std::uint8_t* q,
+                                std::size_t q_stride, float* scales) {
+    const float* row = x + blockIdx.x * x_stride;
+    std::uint8_t* codes = q + blockIdx.x * q_stride;
+    float largest = 0;
+    int bad = 0;
+    for (std::size_t i = threadIdx.x; i < cols; i += blockDim.x) {
+        if (!is_finite(row[i])) bad = 1;
+        largest = fmaxf(largest, fabsf(row[i]));
+    }
+    largest = block_max(largest);
+    bad = block_sum(bad);
+    const float scale = __fdiv_rn(largest, is_fp8 ? 448.0F : 127.0F);
+    const Fp8Layout layout = fp8_layout(Fp8::e4m3fn);
+    for (std::size_t i = threadIdx.x; i < cols; i += blockDim.x) {
+        if (bad != 0) {
+            codes[i] = 0;
+        } else if (is_fp8) {
+            codes[i] = fp8_code(layout, row[i], scale);
+        } else {
+            const float code = scale == 0 ? 0.0F : rintf(__fdiv_rn(row[i], scale));
+            codes[i] = static_cast<std::uint8_t>(static_cast<std::int8_t>(fmaxf(-127, fminf(127, code))));
+        }
+    }
+    if (threadIdx.x == 0) scales[blockIdx.x] = bad != 0 ? __uint_as_float(0x7FC00000U) : scale;
+}
+
+DeviceFault quantize_rows(DeviceStream stream, const float* x, std::size_t x_stride, std::size_t rows, std::size_t cols,
+                          DeviceInput type, void* q, std::size_t q_stride, float* scale) {
+    if (type != DeviceInput::i8 && type != DeviceInput::e4m3fn)
+        return unsupported(stream, "quantize_rows", "rows are quantized to i8 or e4m3fn",
+                           {{"type", static_cast<std::size_t>(type)}});
+    return launch(stream, "quantize_rows", {{blocks_for(rows, 1), 1, 1}, {cols >= 1024 ? 256U : 128U, 1, 1}},
+                  {{"rows", rows}, {"cols", cols}}, quantize_tokens, x, x_stride, cols, type == DeviceInput::e4m3fn,
+                  static_cast<std::uint8_t*>(q), q_stride, scale);
+}
+
+}  // namespace
+
+void fill_products(DeviceOps& ops) {
+    ops.gemv = gemv;
+    ops.convert = convert;
+    ops.embed = embed;
+    ops.quantize_rows = quantize_rows;
+}
+
+}  // namespace hetero::kernels::HETERO_DEVICE_BACKEND

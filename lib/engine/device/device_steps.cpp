@@ -1,0 +1,365 @@
+// A step: what the host says of its tokens, the ops in order, and what comes back.
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "engine/device/device_executor.h"
+#include "kernels/api/device.h"
+
+namespace hetero::engine {
+
+using kv::PartId;
+
+namespace {
+
+constexpr unsigned long long no_fault = ~0ULL;
+constexpr std::size_t least_bucket = 256;  // tokens
+constexpr std::size_t most_graphs = 64;    // that are kept
+
+template <class T>
+T* in(const PinnedBytes& memory, std::size_t offset) {
+    return reinterpret_cast<T*>(memory.get() + offset);
+}
+
+}  // namespace
+
+// Makes room for the tokens, and tells the device of them.
+Status DeviceExecutor::begin_step(std::span<const Piece> pieces, Phase phase) {
+    std::size_t n_tokens = 0, end = 0;
+    for (const Piece& piece : pieces) {
+        n_tokens += piece.tokens.size();
+        end = std::max<std::size_t>(end, piece.first + piece.tokens.size());
+    }
+    // Steps of graphs are alike up to a power of two.
+    if (phase == Phase::decode)
+        end = std::min<std::size_t>(std::max(std::bit_ceil(end), least_bucket), setup_.capacity);
+    HETERO_CHECK(check(ops_.wait(stream_.get(), put_.get())));  // before a page is copied
+    batch_ = Batch::of(n_tokens, pieces.size(), end);
+    slot_layer_ = {-1, -1};
+    rounded_ = false;
+    in_flight_.clear();
+    auto* ids = in<std::int32_t>(batch_host_, 0);
+    auto* positions = in<std::int32_t>(batch_host_, batch_.positions);
+    auto* sequence = in<std::int32_t>(batch_host_, batch_.sequence);
+    std::size_t token = 0;
+    for (std::size_t s = 0; s < pieces.size(); ++s) {
+        const Piece& piece = pieces[s];
+        HETERO_CHECK(piece.cache->prepare(piece.first, piece.first + piece.tokens.size()));
+        for (std::size_t i = 0; i < piece.tokens.size(); ++i, ++token) {
+            ids[token] = piece.tokens[i];
+            positions[token] = static_cast<std::int32_t>(piece.first + i);
+            sequence[token] = static_cast<std::int32_t>(s);
+        }
+        std::uint16_t* tail = nullptr;
+        if (!tails_->none()) {
+            HETERO_TRY(tail, tails_->bring(stream_.get(), *piece.cache, piece.first + piece.tokens.size()));
+        }
+        in<std::uint16_t*>(batch_host_, batch_.tails)[s] = tail;
+        auto* pages = in<std::uint32_t>(batch_host_, batch_.pages) + s * batch_.max_pages;
+        std::span<const KvPool::Page> held = piece.cache->pages();
+        held = held.first(std::min(held.size(), batch_.max_pages));
+        std::fill(std::copy(held.begin(), held.end(), pages), pages + batch_.max_pages, 0U);
+        in_flight_.insert(in_flight_.end(), held.begin(), held.end());
+    }
+    if (pieces.size() > 1) {  // they may share pages
+        std::sort(in_flight_.begin(), in_flight_.end());
+        in_flight_.erase(std::unique(in_flight_.begin(), in_flight_.end()), in_flight_.end());
+    }
+    return check(ops_.copy(stream_.get(), batch_device_.get(), batch_host_.get(), batch_.bytes));
+}
+
+kernels::DeviceSequences DeviceExecutor::sequences(std::size_t begin, std::size_t n_tokens) const {
+    const auto there = [this](std::size_t offset) { return batch_device_.get() + offset; };
+    kernels::DeviceSequences out;
+    out.pages = reinterpret_cast<const std::uint32_t*>(there(batch_.pages));
+    out.max_pages = batch_.max_pages;
+    if (!tails_->none()) out.tails = reinterpret_cast<std::uint16_t* const*>(there(batch_.tails));
+    out.sequence = reinterpret_cast<const std::int32_t*>(there(batch_.sequence)) + begin;
+    out.position = reinterpret_cast<const std::int32_t*>(there(batch_.positions)) + begin;
+    out.n_tokens = n_tokens;
+    return out;
+}
+
+Status DeviceExecutor::fill_rope(std::size_t n_tokens) {
+    const kernels::DeviceSequences all = sequences(0, n_tokens);
+    for (const RopeTable& table : ropes_) {
+        if (table.pairs == 0) continue;
+        auto* cos = reinterpret_cast<float*>(table.angles.get());
+        HETERO_CHECK(
+            check(ops_.rope_angles(stream_.get(), reinterpret_cast<const double*>(table.frequencies.get()), table.pairs,
+                                   table.factor, all.position, n_tokens, cos, cos + table.most_tokens * table.pairs)));
+    }
+    return check(ops_.fill(stream_.get(), faults_.get(), 0xFF, n_faults_ * sizeof(no_fault)));
+}
+
+// After an error the streams may still have work that reads what the caller is about to give back.
+Status DeviceExecutor::settle(Status status) {
+    handing_.clear();
+    hand_to_ = nullptr;
+    for (const Stream* stream : {&stream_, &copies_}) {
+        Status settled = check(ops_.synchronize(stream->get()));
+        if (status && !settled) status = std::move(settled);
+    }
+    return status;
+}
+
+Status DeviceExecutor::run(std::span<const Piece> pieces, Phase phase, Rows rows, const LogitsFn& on_logits,
+                           const LayerFn& on_layer) {
+    std::size_t n_tokens = 0;
+    for (const Piece& piece : pieces) {
+        n_tokens += piece.tokens.size();
+        if (piece.tokens.empty() || n_tokens > setup_.chunk_tokens || pieces.size() > setup_.sequences ||
+            piece.first + piece.tokens.size() > piece.cache->capacity()) {
+            return fail(Errc::internal, "executor: {} tokens at {} in a chunk of {} (of {}, capacity {})",
+                        piece.tokens.size(), piece.first, n_tokens, setup_.chunk_tokens, piece.cache->capacity());
+        }
+    }
+    return settle(run_step(pieces, phase, rows, on_logits, on_layer));
+}
+
+Status DeviceExecutor::run_step(std::span<const Piece> pieces, Phase phase, Rows rows, const LogitsFn& on_logits,
+                                const LayerFn& on_layer) {
+    HETERO_CHECK(begin_step(pieces, phase));
+    const Chunk chunk{0, batch_.n_tokens, phase, rows, pieces, &on_logits, &on_layer};
+    const bool one_graph = phase == Phase::decode && setup_.exec == Exec::graph && !on_queries_ &&
+                           pages_->all_on_device() && batch_.n_tokens <= head_block_tokens &&
+                           batch_.n_tokens == pieces.size() && rows == Rows::last;
+    if (one_graph) return run_graph(chunk, on_logits);
+    HETERO_CHECK(fill_rope(batch_.n_tokens));
+    if (!pages_->all_on_device()) HETERO_CHECK(prefetch(0));
+    HETERO_CHECK(run_ops(0, program_.ops.size(), chunk));
+    return finish();
+}
+
+Status DeviceExecutor::run_graph(const Chunk& chunk, const LogitsFn& on_logits) {
+    const std::size_t vocab = std::get<model::Head>(program_.ops.back()).weight.rows;
+    Chunk quiet = chunk;
+    quiet.on_logits = nullptr;
+    quiet.on_layer = nullptr;
+    const auto put_in = [&]() -> Status {
+        HETERO_CHECK(fill_rope(batch_.n_tokens));
+        HETERO_CHECK(run_ops(0, program_.ops.size(), quiet));
+        HETERO_CHECK(check(ops_.copy(stream_.get(), logits_host_.get(), scratch(Scratch::logits),
+                                     batch_.n_tokens * vocab * sizeof(float))));
+        return check(
+            ops_.copy(stream_.get(), faults_host_.get(), faults_.get(), n_faults_ * sizeof(unsigned long long)));
+    };
+    const auto [found, is_new] = graphs_.try_emplace({batch_.n_tokens, batch_.max_tokens});
+    if (is_new) {
+        HETERO_CHECK(put_in());
+        if (graphs_.size() > most_graphs) graphs_.clear();
+    } else {
+        if (found->second == nullptr) {
+            HETERO_CHECK(check(ops_.begin_capture(stream_.get())));
+            Status captured = put_in();
+            kernels::DeviceGraph graph = nullptr;
+            HETERO_CHECK(check(ops_.end_capture(stream_.get(), &graph)));
+            found->second = Graph(graph, {&ops_});
+            HETERO_CHECK(captured);
+        }
+        HETERO_CHECK(check(ops_.launch_graph(found->second.get(), stream_.get())));
+    }
+    HETERO_CHECK(check(ops_.synchronize(stream_.get())));
+    HETERO_CHECK(check_faults());
+    for (std::size_t token = 0; token < batch_.n_tokens && on_logits; ++token) {
+        HETERO_CHECK(on_logits(token, {reinterpret_cast<const float*>(logits_host_.get()) + token * vocab, vocab}));
+    }
+    return {};
+}
+
+Status DeviceExecutor::run_by_layer(const Piece& block, Rows rows, const LogitsFn& on_logits, const LayerFn& on_layer) {
+    const std::size_t n_tokens = block.tokens.size();
+    if (n_tokens == 0 || n_tokens > setup_.block_tokens || block.first + n_tokens > block.cache->capacity()) {
+        return fail(Errc::internal, "executor: {} tokens at {} in a block of {} (capacity {})", n_tokens, block.first,
+                    setup_.block_tokens, block.cache->capacity());
+    }
+    const std::vector<float*> own = registers_;
+    Status done = settle(run_block(block, rows, on_logits, on_layer));
+    registers_ = own;
+    return done;
+}
+
+Status DeviceExecutor::run_block(const Piece& block, Rows rows, const LogitsFn& on_logits, const LayerFn& on_layer) {
+    const std::size_t n_tokens = block.tokens.size();
+    const std::span<const Piece> pieces(&block, 1);
+    HETERO_CHECK(begin_step(pieces, Phase::prefill));
+    HETERO_CHECK(fill_rope(n_tokens));
+    if (!pages_->all_on_device()) HETERO_CHECK(prefetch(0));
+    std::size_t begin_op = 0;
+    for (const std::size_t end_op : segments_.ends) {
+        for (std::size_t begin = 0; begin < n_tokens; begin += setup_.chunk_tokens) {
+            const std::size_t count = std::min<std::size_t>(setup_.chunk_tokens, n_tokens - begin);
+            const bool last = begin + count == n_tokens;
+            for (std::size_t i = 0; i < segments_.carried.size(); ++i) {
+                const model::Register index = segments_.carried[i];
+                registers_[index] = reinterpret_cast<float*>(carried_[i].get()) + begin * width(index);
+            }
+            const Rows wanted = rows == Rows::last && !last ? Rows::none : rows;
+            HETERO_CHECK(
+                run_ops(begin_op, end_op,
+                        {begin, count, Phase::prefill, wanted, pieces, &on_logits, last ? &on_layer : nullptr}));
+        }
+        begin_op = end_op;
+    }
+    return finish();
+}
+
+Status DeviceExecutor::run_ops(std::size_t begin, std::size_t end, const Chunk& chunk) {
+    if (chunk.rows == Rows::none) end = std::min(end, ops_for_kv_);
+    rounded_ = false;
+    for (std::size_t i = begin; i < end; ++i) {
+        const model::Op& any = program_.ops[i];
+        op_ = i;
+        HETERO_CHECK(std::visit([&](const auto& one) { return op(one, chunk); }, any));
+        // What a norm has rounded is read by the products right after it.
+        if (rounded_ && written_by(any) == rounded_register_ && !std::holds_alternative<model::Normalize>(any))
+            rounded_ = false;
+        if (setup_.exec == Exec::eager) HETERO_CHECK(look_at(any, chunk));
+        const auto* attention = std::get_if<model::Attention>(&any);
+        if (attention != nullptr && chunk.on_layer != nullptr && *chunk.on_layer)
+            HETERO_CHECK(hand_out(attention->layer, chunk));
+    }
+    return {};
+}
+
+// What an op has written must be finite.
+Status DeviceExecutor::look_at(const model::Op& op, const Chunk& chunk) {
+    const std::optional<model::Register> out = written_by(op);
+    if (!out) return {};
+    const std::size_t columns = width(*out);
+    if (!std::holds_alternative<model::MoeAdd>(op)) {  // the router's scores were looked at
+        HETERO_CHECK(
+            check(ops_.find_not_finite(stream_.get(), at(*out), columns, chunk.n_tokens, columns, op_fault())));
+    }
+    HETERO_CHECK(check(ops_.copy(stream_.get(), faults_host_.get(), faults_.get(), n_faults_ * sizeof(no_fault))));
+    HETERO_CHECK(check(ops_.synchronize(stream_.get())));
+    return check_faults();
+}
+
+unsigned long long* DeviceExecutor::op_fault() const {
+    return reinterpret_cast<unsigned long long*>(faults_.get()) + 2 * program_.kv.size() + op_;
+}
+
+Status DeviceExecutor::kv_fault(std::size_t layer) const {
+    const auto* faults = reinterpret_cast<const unsigned long long*>(faults_host_.get());
+    for (const PartId part : {PartId::k, PartId::v}) {
+        const unsigned long long place = faults[2 * layer + static_cast<std::size_t>(part)];
+        if (place == no_fault) continue;
+        const KvPool& pool = *setup_.kv;
+        const std::size_t dim = pool.head_dim(layer, part), heads = pool.heads(layer);
+        const kernels::DType type = pool.dtype();
+        return fail(Errc::bad_input,
+                    "layer {}, {}, token {}, head {}, dim {}: the value does not fit {} or is not a number; use {}, or "
+                    "the weights or the state are damaged",
+                    layer, kv::part_name(part), place / (heads * dim), place / dim % heads, place % dim,
+                    kernels::dtype_info(type).name, type == kernels::DType::f16 ? "bf16" : "f32");
+    }
+    return {};
+}
+
+Status DeviceExecutor::check_faults() const {
+    const auto* faults = reinterpret_cast<const unsigned long long*>(faults_host_.get());
+    for (std::size_t layer = 0; layer < program_.kv.size(); ++layer) HETERO_CHECK(kv_fault(layer));
+    for (std::size_t i = 0; i < program_.ops.size(); ++i) {
+        const unsigned long long place = faults[2 * program_.kv.size() + i];
+        if (place == no_fault) continue;
+        const model::Op& op = program_.ops[i];
+        const auto* positions = in<const std::int32_t>(batch_host_, batch_.positions);
+        if (const auto* moe = std::get_if<model::MoeAdd>(&op)) {
+            const std::size_t experts = moe->experts.size();
+            return fail(Errc::bad_input, "{}: the score of token {} for expert {} is not finite", moe->router.name,
+                        positions[place / experts], place % experts);
+        }
+        const model::Register out = *written_by(op);
+        return fail(Errc::bad_input, "op {}, {}: {}[{}] at position {} is not finite", i, op_name(op),
+                    program_.registers[out].name, place % width(out), positions[place / width(out)]);
+    }
+    return {};
+}
+
+Status DeviceExecutor::finish() {
+    HETERO_CHECK(deliver());
+    HETERO_CHECK(
+        check(ops_.copy(stream_.get(), faults_host_.get(), faults_.get(), n_faults_ * sizeof(unsigned long long))));
+    HETERO_CHECK(check(ops_.synchronize(stream_.get())));
+    HETERO_CHECK(check(ops_.synchronize(copies_.get())));
+    return check_faults();
+}
+
+// Begins to bring K and V of a layer to the pool's memory, and gives those of the layer before it to whom they are for:
+// the device computes on meanwhile.
+Status DeviceExecutor::hand_out(std::uint32_t layer, const Chunk& chunk) {
+    const Piece& piece = chunk.pieces.front();
+    const std::uint64_t end = piece.first + piece.tokens.size();
+    HETERO_CHECK(check(ops_.record(computed_.get(), stream_.get())));
+    HETERO_CHECK(check(ops_.wait(copies_.get(), computed_.get())));
+    const std::size_t held = piece.cache->in_memory(layer) / KvPool::page_tokens;
+    HETERO_CHECK(pages_->to_host(copies_.get(), layer, piece.cache->pages().subspan(held)));
+    HETERO_CHECK(tails_->fetch(copies_.get(), *piece.cache, layer));
+    const std::size_t faults = 2 * layer * sizeof(unsigned long long);
+    HETERO_CHECK(check(
+        ops_.copy(copies_.get(), faults_host_.get() + faults, faults_.get() + faults, 2 * sizeof(unsigned long long))));
+    HETERO_CHECK(check(ops_.record(handed_[layer].get(), copies_.get())));
+    hand_to_ = chunk.on_layer;
+    HETERO_CHECK(deliver());
+    handing_.push_back({layer, piece.cache, end});
+    return {};
+}
+
+Status DeviceExecutor::deliver() {
+    while (!handing_.empty()) {
+        const Handing one = handing_.front();
+        handing_.pop_front();
+        HETERO_CHECK(check(ops_.synchronize_event(handed_[one.layer].get())));
+        HETERO_CHECK(kv_fault(one.layer));
+        one.cache->set_in_memory(one.layer, one.end);
+        HETERO_CHECK((*hand_to_)(one.layer));
+    }
+    return {};
+}
+
+// Brings what a layer keeps in the host's memory to its slot, which the layer two before it has left.
+Status DeviceExecutor::prefetch(std::size_t layer) {
+    if (layer >= program_.kv.size() || pages_->on_device(layer)) return {};
+    if (slot_layer_[layer % 2] == static_cast<std::int64_t>(layer)) return {};
+    slot_layer_[layer % 2] = static_cast<std::int64_t>(layer);
+    HETERO_CHECK(pages_->bring(copies_.get(), layer, in_flight_));
+    return check(ops_.record(ready_[layer].get(), copies_.get()));
+}
+
+Status DeviceExecutor::fetch(KvCache& cache, std::size_t layer, std::uint64_t /*first*/, std::uint64_t end) {
+    if (cache.in_memory(layer) >= end) return {};
+    const std::size_t held = cache.in_memory(layer) / KvPool::page_tokens;
+    const std::size_t last = KvPool::pages_for(end);
+    HETERO_CHECK(pages_->to_host(copies_.get(), layer, cache.pages().subspan(held, last - held)));
+    HETERO_CHECK(tails_->fetch(copies_.get(), cache, layer));
+    HETERO_CHECK(check(ops_.synchronize(copies_.get())));
+    cache.set_in_memory(layer, end);
+    return {};
+}
+
+Status DeviceExecutor::put(KvCache& cache, std::size_t layer, std::uint64_t first, std::uint64_t end) {
+    DeviceTails::forget(cache);
+    const std::size_t from = first / KvPool::page_tokens, to = KvPool::pages_for(end);
+    HETERO_CHECK(pages_->to_device(copies_.get(), layer, cache.pages().subspan(from, to - from)));
+    cache.set_in_memory(layer, end);
+    return check(ops_.record(put_.get(), copies_.get()));
+}
+
+// Codes of a group that is opened again are read from the pool's memory.
+Status DeviceExecutor::truncating(KvCache& cache, std::uint64_t n_tokens) {
+    if (tails_->none()) return {};
+    const bool inside = n_tokens < cache.pages().size() * KvPool::page_tokens;
+    for (std::size_t layer = 0; layer < program_.kv.size(); ++layer) {
+        if (inside) {
+            const KvPool::Page page[] = {cache.pages()[n_tokens / KvPool::page_tokens]};
+            HETERO_CHECK(pages_->to_host(copies_.get(), layer, page));
+        }
+        HETERO_CHECK(tails_->fetch(copies_.get(), cache, layer));
+    }
+    HETERO_CHECK(check(ops_.synchronize(copies_.get())));
+    DeviceTails::forget(cache);
+    return {};
+}
+
+}  // namespace hetero::engine

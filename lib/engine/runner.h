@@ -1,0 +1,66 @@
+// What computes for a session: runs a program's ops over pieces of sequences and keeps their K and V, on the CPU
+// (executor.h) or on a device (device/device_executor.h).
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+
+#include "base/result.h"
+#include "engine/kv_cache.h"
+#include "engine/queries.h"
+
+namespace hetero::engine {
+
+// Which positions of a chunk get logits.
+enum class Rows : std::uint8_t { none, last, all };
+
+// What a chunk is computed for. Within a phase the bits of a token do not depend on the chunk it came in; between
+// phases they differ by rounding.
+enum class Phase : std::uint8_t { prefill, decode };
+
+class Runner {
+public:
+    // Some tokens of one sequence, at positions [first, first + tokens.size()).
+    struct Piece {
+        std::span<const std::int32_t> tokens;
+        std::uint64_t first = 0;
+        KvCache* cache = nullptr;
+    };
+    using LogitsFn = std::function<Status(std::size_t index, std::span<const float> logits)>;
+    // Called when the K and V of a layer are in the caches, layer by layer in order; an error from it ends the run.
+    using LayerFn = std::function<Status(std::uint32_t layer)>;
+
+    Runner() = default;
+    Runner(const Runner&) = delete;
+    Runner& operator=(const Runner&) = delete;
+    virtual ~Runner() = default;
+
+    // Computes the pieces, of different sequences, together, appends their K and V to their caches, and hands the
+    // wanted logits to `on_logits` in order (index among all tokens; Rows::last: of each piece); the last ones are
+    // valid until the next call. Token ids must be valid. All ranks of a group call it with the same arguments and
+    // get the same logits; the caches are of this rank's heads. `on_layer` may be empty.
+    // Errors: those of KvCache::prepare, of KvCache::store (the smallest place is named), of the group or the device,
+    // and what on_logits returns; with Exec::eager, a value that is not finite, named by op, register and position.
+    virtual Status run(std::span<const Piece> pieces, Phase phase, Rows rows, const LogitsFn& on_logits,
+                       const LayerFn& on_layer) = 0;
+    // Prefill of more tokens of one sequence than a chunk has: all of them pass a layer, chunk by chunk, before the
+    // next layer is begun, so that its K and V are complete early.
+    virtual Status run_by_layer(const Piece& block, Rows rows, const LogitsFn& on_logits, const LayerFn& on_layer) = 0;
+    // Called before each attention op; an error ends the run. Empty: no more.
+    virtual void observe_queries(QueriesFn on_queries) = 0;
+
+    // Where K and V are kept elsewhere than in the pool's memory:
+    // brings tokens [first, end) of a layer to it, before it is read,
+    virtual Status fetch(KvCache& /*cache*/, std::size_t /*layer*/, std::uint64_t /*first*/, std::uint64_t /*end*/) {
+        return {};
+    }
+    // or from it, after it was written.
+    virtual Status put(KvCache& /*cache*/, std::size_t /*layer*/, std::uint64_t /*first*/, std::uint64_t /*end*/) {
+        return {};
+    }
+    // Before the cache goes back to its first n_tokens.
+    virtual Status truncating(KvCache& /*cache*/, std::uint64_t /*n_tokens*/) { return {}; }
+};
+
+}  // namespace hetero::engine

@@ -1,0 +1,153 @@
+// K and V that a device stores are, byte for byte, what engine::KvCache stores.
+#include "kv_memory.h"
+
+using namespace hetero;
+using namespace hetero::kernels;
+using namespace hetero::test;
+
+namespace {
+
+struct Shape {
+    std::uint32_t heads, dim_k, dim_v;
+};
+
+void store_on_both(const Device& device, const std::string& storage, const Shape& shape, std::size_t n_tokens) {
+    CAPTURE(storage);
+    CAPTURE(shape.dim_k);
+    model::KvLayout layout;
+    layout.n_kv_heads = shape.heads;
+    layout.head_dim_k = shape.dim_k;
+    layout.head_dim_v = shape.dim_v;
+    constexpr std::size_t n_sequences = 2;
+    Random random(7);
+    std::vector<HostKv> host;
+    for (std::size_t i = 0; i < n_sequences; ++i) host.emplace_back(layout, storage_of(storage), n_tokens);
+    const std::size_t n_pages = host[0].pages(), page_bytes = host[0].pool().page_bytes();
+    std::vector<std::uint32_t> table;
+    for (std::size_t s = 0; s < n_sequences; ++s)
+        for (std::size_t i = 0; i < n_pages; ++i) table.push_back(device_page(i, s, n_sequences));
+    const auto memory =
+        device.upload(std::vector<std::byte>(device_pages(n_pages, n_sequences) * page_bytes, std::byte{0x5A}));
+    const auto pages = device.upload(table);
+    const auto error = device.upload(std::vector<unsigned long long>(1, ~0ULL));
+
+    for (const PartId part : {PartId::k, PartId::v}) {
+        const DeviceKv kv = host[0].part(part, memory);
+        const std::size_t dim = kv.head_dim, group = kv.group_tokens, row = shape.heads * dim, stride = row + 3;
+        const auto tail =
+            device.allocate<std::uint16_t>(n_sequences * std::max<std::size_t>(1, shape.heads * group * dim));
+        const auto tails =
+            device.upload(std::vector<std::uint16_t*>{tail.get(), tail.get() + shape.heads * group * dim});
+        // Tokens of the two sequences side by side, a piece at a time, which ends where a group does.
+        for (std::size_t first = 0, n = 0; first < n_tokens; first += n) {
+            n = std::min(n_tokens - first, group != 0 ? group - first % group : 37);
+            if (group != 0 && n > 5 && first % group == 0) n = 5;
+            std::vector<float> x(n_sequences * n * stride, NAN);
+            std::vector<std::int32_t> sequence, position;
+            for (std::size_t s = 0; s < n_sequences; ++s)
+                for (std::size_t t = 0; t < n; ++t) {
+                    float* values = x.data() + (s * n + t) * stride;
+                    for (std::size_t i = 0; i < row; ++i) values[i] = random.normal() * (i % 11 == 0 ? 40.0F : 1.0F);
+                    if (t == 1) std::fill_n(values, dim, t % 2 == 0 ? 0.0F : -0.0F);  // no range at all
+                    if (t == 2) values[dim - 1] = 1e-6F;                              // subnormal
+                    sequence.push_back(static_cast<std::int32_t>(s));
+                    position.push_back(static_cast<std::int32_t>(first + t));
+                    REQUIRE(host[s].cache().store(0, part, first + t, values));
+                }
+            const auto dx = device.upload(x);
+            const auto ds = device.upload(sequence), dp = device.upload(position);
+            const DeviceSequences sequences{pages, n_pages, group != 0 ? tails.get() : nullptr,
+                                            ds,    dp,      n_sequences * n};
+            check(device.ops.kv_store(device.stream, kv, sequences, {dx, stride, dim}, error));
+            check(device.ops.synchronize(device.stream));
+        }
+        for (std::size_t s = 0; group != 0 && s < n_sequences; ++s)  // what is left of the last group
+            for (std::uint32_t head = 0; head < shape.heads; ++head) {
+                const KvView view = host[s].cache().view(0, part, head);
+                const std::vector<std::uint16_t> all = tail.read();
+                CHECK(std::equal(view.open, view.open + n_tokens % group * dim,
+                                 all.data() + (s * shape.heads + head) * group * dim));
+            }
+    }
+    CHECK(error.read()[0] == ~0ULL);
+    const std::vector<std::byte> all = memory.read();
+    for (std::size_t s = 0; s < n_sequences; ++s)
+        for (std::size_t i = 0; i < n_pages; ++i) {
+            const std::byte* page = all.data() + device_page(i, s, n_sequences) * page_bytes;
+            CHECK(std::equal(page, page + page_bytes, host[s].page(i).begin()));
+        }
+}
+
+}  // namespace
+
+TEST_CASE("K and V are stored as the engine stores them") {
+    on_device([](const Device& device) {
+        for (const char* storage : {"f32", "f16", "bf16", "int8", "int4", "fp8_e4m3fn", "int8-channel", "int4-channel"})
+            for (const Shape& shape : {Shape{2, 64, 64}, Shape{1, 128, 96}, Shape{3, 96, 32}})
+                store_on_both(device, storage, shape, 131);
+        for (const char* storage : {"f32", "f16", "int8", "fp8_e4m3fn"})
+            store_on_both(device, storage, {2, 20, 13}, 70);
+    });
+}
+
+TEST_CASE("latents lie beside their keys") {
+    on_device([](const Device& device) {
+        model::KvLayout layout;
+        layout.n_kv_heads = 1;
+        layout.head_dim_k = 32;
+        layout.head_dim_v = 8;
+        layout.kind = model::KvLayout::Kind::latent;
+        HostKv host(layout, DType::f16, 64);
+        Random random(3);
+        const auto memory = device.upload(std::vector<std::byte>(host.pool().page_bytes(), std::byte{0x5A}));
+        const auto pages = device.upload(std::vector<std::uint32_t>{0});
+        const auto error = device.upload(std::vector<unsigned long long>(1, ~0ULL));
+        std::vector<float> x(64 * 40);
+        fill_normal(x, random);
+        std::vector<std::int32_t> position;
+        for (std::int32_t t = 0; t < 64; ++t) {
+            position.push_back(t);
+            REQUIRE(host.cache().store(0, PartId::k, static_cast<std::uint64_t>(t), x.data() + t * 40));
+            REQUIRE(host.cache().store(0, PartId::v, static_cast<std::uint64_t>(t), x.data() + t * 40 + 32));
+        }
+        const auto dx = device.upload(x);
+        const auto dp = device.upload(position), ds = device.upload(std::vector<std::int32_t>(64, 0));
+        const DeviceSequences sequences{pages, 1, nullptr, ds, dp, 64};
+        DeviceKv k = host.part(PartId::k, memory), v = host.part(PartId::v, memory);
+        check(device.ops.kv_store(device.stream, k, sequences, {dx, 40, 32}, error));
+        check(device.ops.kv_store(device.stream, v, sequences, {dx.get() + 32, 40, 8}, error));
+        const std::vector<std::byte> all = memory.read();
+        CHECK(std::equal(all.begin(), all.end(), host.page(0).begin()));
+    });
+}
+
+TEST_CASE("the first value that cannot be stored is named") {
+    on_device([](const Device& device) {
+        for (const char* storage : {"f32", "f16", "bf16", "int8", "int4", "int8-channel"}) {
+            CAPTURE(storage);
+            model::KvLayout layout;
+            layout.n_kv_heads = 2;
+            layout.head_dim_k = layout.head_dim_v = 32;
+            HostKv host(layout, storage_of(storage), 64);
+            const auto memory = device.allocate<std::byte>(host.pool().page_bytes());
+            const auto tail = device.allocate<std::uint16_t>(2 * 32 * 32);
+            const auto tails = device.upload(std::vector<std::uint16_t*>{tail});
+            const auto pages = device.upload(std::vector<std::uint32_t>{0});
+            const auto ds = device.upload(std::vector<std::int32_t>(3, 0));
+            const auto dp = device.upload(std::vector<std::int32_t>{5, 6, 7});
+            const DeviceSequences sequences{pages, 1, tails, ds, dp, 3};
+            const DeviceKv k = host.part(PartId::k, memory);
+            const bool wide = k.codes == KvCodes::floats && k.dtype != DType::f16;
+            for (const float bad : {NAN, INFINITY, wide ? -INFINITY : -65520.0F}) {
+                std::vector<float> x(3 * 64, 1.0F);
+                x[1 * 64 + 32 + 9] = bad;
+                x[1 * 64 + 32 + 11] = bad;
+                x[2 * 64] = bad;
+                const auto dx = device.upload(x);
+                const auto error = device.upload(std::vector<unsigned long long>(1, ~0ULL));
+                check(device.ops.kv_store(device.stream, k, sequences, {dx, 64, 32}, error));
+                CHECK(error.read()[0] == 6 * 64 + 32 + 9);
+            }
+        }
+    });
+}

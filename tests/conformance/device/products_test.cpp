@@ -1,0 +1,278 @@
+// Products, conversions and embeddings under the bounds of kernels/api/device.h.
+#include "conformance/kernels/inputs.h"
+#include "device.h"
+
+using namespace hetero::kernels;
+using namespace hetero::test;
+
+namespace {
+
+constexpr double u = 0x1p-24;
+
+double norm_of(const float* x, std::size_t n) {
+    double sum = 0;
+    for (std::size_t i = 0; i < n; ++i) sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+    return std::sqrt(sum);
+}
+
+}  // namespace
+
+TEST_CASE("gemv of every weight type keeps its bound, and a token its bits in any batch") {
+    on_device([](const Device& device) {
+        Random random(1);
+        for (const WeightType& type : weight_types())
+            for (const std::size_t cols : {256, 1280, 2304}) {
+                const auto& info = dtype_info(type.type);
+                CAPTURE(std::string(info.name));
+                CAPTURE(cols);
+                const bool plain = info.block_elems == 1;
+                const std::size_t n = plain ? cols + 5 : cols, rows = 7, row_bytes = dtype_bytes(type.type, n);
+                const std::vector<std::uint8_t> w = random_weights(type, rows * n, random);
+                const std::vector<float> values = dequantized(type.type, w, rows * n);
+                const std::size_t most = 9, x_stride = n + (n % 4 == 0 ? 4 : 3), y_stride = rows + 2;
+                std::vector<float> x(most * x_stride), scale(rows), bias(rows);
+                fill_normal(x, random);
+                spoil_gaps(x, n, x_stride);
+                fill_normal(scale, random);
+                fill_normal(bias, random);
+                const auto dw = device.upload(w);
+                const auto dx = device.upload(x), ds = device.upload(scale), db = device.upload(bias);
+                std::vector<float> all;
+                for (const std::size_t tokens : {std::size_t{9}, std::size_t{1}, std::size_t{2}, std::size_t{4}}) {
+                    const bool add = tokens != 9;
+                    const bool full = tokens != 2;  // with row_scale and bias
+                    const DeviceMatrix m{
+                        type.type, dw.get(), rows, n, row_bytes, full ? ds.get() : nullptr, full ? db.get() : nullptr};
+                    const auto dy = device.upload(std::vector<float>(tokens * y_stride, 0.25F));
+                    check(device.ops.gemv(device.stream, m, dx, x_stride, tokens, dy, y_stride, add));
+                    const std::vector<float> y = dy.read();
+                    if (tokens == 9) all = y;
+                    std::size_t far = 0, other = 0;
+                    for (std::size_t t = 0; t < tokens; ++t) {
+                        for (std::size_t r = 0; r < rows; ++r) {
+                            double sum = 0;
+                            for (std::size_t c = 0; c < n; ++c)
+                                sum +=
+                                    static_cast<double>(values[r * n + c]) * static_cast<double>(x[t * x_stride + c]);
+                            const double factor = full ? scale[r] : 1, more = full ? bias[r] : 0;
+                            const double exact = sum * factor + more + (add ? 0.25 : 0);
+                            const double bound = (2 * std::sqrt(n) + 8) * u * norm_of(&values[r * n], n) *
+                                                     norm_of(&x[t * x_stride], n) * std::fabs(factor) +
+                                                 3 * u * (std::fabs(exact) + std::fabs(more) + 0.25);
+                            const float got = y[t * y_stride + r];
+                            far += !(std::fabs(got - exact) <= bound);
+                            if (full && add) other += got != 0.25F + all[t * y_stride + r];
+                        }
+                        far += y[t * y_stride + rows] != 0.25F;  // between the rows
+                    }
+                    CHECK(far == 0);
+                    CHECK(other == 0);
+                }
+            }
+    });
+}
+
+TEST_CASE("conversions and embeddings are exact") {
+    on_device([](const Device& device) {
+        Random random(2);
+        for (const WeightType& type : weight_types()) {
+            const auto& info = dtype_info(type.type);
+            CAPTURE(std::string(info.name));
+            const std::size_t rows = 5, n = info.block_elems == 1 ? 301 : 512, bytes = dtype_bytes(type.type, n);
+            const std::size_t stride = bytes + 8 * info.block_bytes;
+            std::vector<std::uint8_t> padded(rows * stride, 0xFF);
+            const std::vector<std::uint8_t> w = random_weights(type, rows * n, random);
+            for (std::size_t r = 0; r < rows; ++r)
+                std::copy_n(w.begin() + static_cast<long>(r * bytes), bytes,
+                            padded.begin() + static_cast<long>(r * stride));
+            const std::vector<float> values = dequantized(type.type, w, rows * n);
+            const auto dw = device.upload(padded);
+            for (const DType to : {DType::f32, DType::f16, DType::bf16}) {
+                const std::size_t size = to == DType::f32 ? 4 : 2, y_stride = (n + 3) * size;
+                const auto dy = device.upload(std::vector<std::uint8_t>(rows * y_stride, 0xEE));
+                check(device.ops.convert(device.stream, type.type, dw.get(), stride, to, dy.get(), y_stride, rows, n));
+                std::vector<std::uint8_t> expected(rows * y_stride, 0xEE);
+                for (std::size_t r = 0; r < rows; ++r) {
+                    void* at = expected.data() + r * y_stride;
+                    if (to == DType::f32) std::memcpy(at, &values[r * n], 4 * n);
+                    if (to == DType::f16) scalar().f32_to_f16(&values[r * n], static_cast<std::uint16_t*>(at), n);
+                    if (to == DType::bf16) scalar().f32_to_bf16(&values[r * n], static_cast<std::uint16_t*>(at), n);
+                }
+                CHECK(count_differing(dy.read(), expected) == 0);
+            }
+            const std::vector<std::int32_t> ids = {4, 0, -1, 5, 2};
+            const auto di = device.upload(ids);
+            const auto out = device.upload(std::vector<float>(ids.size() * (n + 1), 9));
+            check(device.ops.embed(device.stream, {type.type, dw.get(), rows, n, stride, nullptr, nullptr}, di,
+                                   ids.size(), 1.5F, out, n + 1));
+            std::vector<float> expected(ids.size() * (n + 1), 9);
+            for (std::size_t t = 0; t < ids.size(); ++t)
+                for (std::size_t i = 0; i < n; ++i)
+                    expected[t * (n + 1) + i] =
+                        ids[t] < 0 || ids[t] > 4 ? 0 : values[static_cast<std::size_t>(ids[t]) * n + i] * 1.5F;
+            CHECK(count_differing(out.read(), expected) == 0);
+        }
+        // Values at the ends of what the types hold.
+        const std::vector<float> special = special_values();
+        const auto dx = device.upload(special);
+        for (const DType to : {DType::f16, DType::bf16}) {
+            const auto dy = device.allocate<std::uint16_t>(special.size());
+            check(device.ops.convert(device.stream, DType::f32, dx.get(), 0, to, dy.get(), 0, 1, special.size()));
+            std::vector<std::uint16_t> expected(special.size());
+            (to == DType::f16 ? scalar().f32_to_f16 : scalar().f32_to_bf16)(special.data(), expected.data(),
+                                                                            special.size());
+            CHECK(count_differing(dy.read(), expected) == 0);
+        }
+    });
+}
+
+TEST_CASE("rows to 8 bits have the bits of the reference") {
+    on_device([](const Device& device) {
+        Random random(3);
+        const std::size_t rows = 4, cols = 1100, stride = 1104;
+        std::vector<float> x(rows * stride);
+        fill_normal(x, random);
+        for (std::size_t i = 0; i < cols; ++i) x[stride + i] = 0;
+        x[2 * stride + 700] = std::numeric_limits<float>::infinity();
+        const auto dx = device.upload(x);
+        for (const bool fp8 : {false, true}) {
+            const auto q = device.allocate<std::uint8_t>(rows * cols);
+            const auto scale = device.allocate<float>(rows);
+            check(device.ops.quantize_rows(device.stream, dx, stride, rows, cols,
+                                           fp8 ? DeviceInput::e4m3fn : DeviceInput::i8, q.get(), cols, scale));
+            const std::vector<std::uint8_t> codes = q.read();
+            const std::vector<float> scales = scale.read();
+            CHECK(scales[1] == 0);
+            CHECK(std::isnan(scales[2]));
+            for (const std::size_t r : {0, 1, 3}) {
+                float largest = 0;
+                for (std::size_t i = 0; i < cols; ++i) largest = std::max(largest, std::fabs(x[r * stride + i]));
+                const float expected_scale = largest / (fp8 ? 448.0F : 127.0F);
+                CHECK(scales[r] == expected_scale);
+                std::vector<std::uint8_t> expected(cols);
+                if (fp8)
+                    scalar().quantize_fp8(Fp8::e4m3fn, &x[r * stride], expected_scale, expected.data(), cols);
+                else
+                    scalar().quantize_i8(&x[r * stride], expected_scale,
+                                         reinterpret_cast<std::int8_t*>(expected.data()), cols);
+                CHECK(std::equal(expected.begin(), expected.end(), codes.begin() + static_cast<long>(r * cols)));
+            }
+        }
+    });
+}
+
+TEST_CASE("gemm keeps its bound with weights of any type, in pieces, ragged, added to and scaled") {
+    on_device([](const Device& device) {
+        Random random(4);
+        struct Case {
+            DType type;
+            std::size_t rows, cols, tokens;
+        };
+        for (const Case& one : {Case{DType::bf16, 130, 96, 20},
+                                {DType::f16, 40, 37, 131},
+                                {DType::bf16, 129, 40, 129},
+                                {DType::q4_1, 200, 64, 3},
+                                {DType::q6_k, 16, 256, 17},
+                                {DType::f32, 300, 24, 5},
+                                {DType::i8, 20, 33, 4}})
+            for (const DeviceInput input : {DeviceInput::bf16, DeviceInput::f16}) {
+                const auto [type, rows, cols, tokens] = one;
+                CAPTURE(rows);
+                CAPTURE(static_cast<int>(input));
+                const bool f16 = input == DeviceInput::f16;
+                const auto round = f16 ? scalar().f32_to_f16 : scalar().f32_to_bf16;
+                const auto widen = f16 ? scalar().f16_to_f32 : scalar().bf16_to_f32;
+                const auto weight = std::find_if(weight_types().begin(), weight_types().end(),
+                                                 [&](const WeightType& w) { return w.type == one.type; });
+                const std::vector<std::uint8_t> w = random_weights(*weight, rows * cols, random);
+                std::vector<float> values = dequantized(type, w, rows * cols);
+                std::vector<std::uint16_t> bits(values.size());
+                round(values.data(), bits.data(), bits.size());
+                widen(bits.data(), values.data(), bits.size());  // a weight of another type is rounded
+                const std::size_t x_stride = cols + 8, y_stride = rows + 3;
+                std::vector<float> x(tokens * x_stride), scale(rows), bias(rows);
+                fill_normal(x, random);
+                fill_normal(scale, random);
+                fill_normal(bias, random);
+                std::vector<std::uint16_t> x16(x.size());
+                round(x.data(), x16.data(), x.size());
+                widen(x16.data(), x.data(), x.size());
+                const auto dw = device.upload(w);
+                const auto dx = device.upload(x16);
+                const auto ds = device.upload(scale), db = device.upload(bias);
+                const bool scaled = type == DType::i8 || type == DType::bf16;
+                const DeviceMatrix m{type, dw.get(), rows, cols, dtype_bytes(type, cols), scaled ? ds.get() : nullptr,
+                                     db};
+                const std::size_t scratch_bytes = device.ops.gemm_scratch_bytes(m, input, tokens);
+                const auto scratch = device.allocate<std::uint8_t>(scratch_bytes);
+                for (const bool add : {false, true}) {
+                    const auto dy = device.upload(std::vector<float>(tokens * y_stride, 2));
+                    check(device.ops.gemm(device.stream, m, {input, dx.get(), x_stride, nullptr}, tokens, dy, y_stride,
+                                          add, scratch.get(), scratch_bytes));
+                    const std::vector<float> y = dy.read();
+                    std::size_t far = 0;
+                    for (std::size_t t = 0; t < tokens; ++t) {
+                        for (std::size_t r = 0; r < rows; ++r) {
+                            double sum = 0;
+                            for (std::size_t c = 0; c < cols; ++c)
+                                sum += static_cast<double>(values[r * cols + c]) *
+                                       static_cast<double>(x[t * x_stride + c]);
+                            const double factor = scaled ? scale[r] : 1;
+                            const double exact = sum * factor + bias[r] + (add ? 2 : 0);
+                            const double bound = (2 * std::sqrt(cols) + 8) * u * norm_of(&values[r * cols], cols) *
+                                                     norm_of(&x[t * x_stride], cols) * std::fabs(factor) +
+                                                 3 * u * (std::fabs(exact) + std::fabs(bias[r]) + 2);
+                            far += !(std::fabs(y[t * y_stride + r] - exact) <= bound);
+                        }
+                        far += y[t * y_stride + rows] != 2;
+                    }
+                    CHECK(far == 0);
+                }
+            }
+    });
+}
+
+TEST_CASE("gemm of 8-bit integers is exact but for its scales") {
+    on_device([](const Device& device) {
+        Random random(5);
+        const std::size_t rows = 70, cols = 80, tokens = 9;
+        std::vector<std::int8_t> w(rows * cols), x(tokens * cols);
+        for (auto& one : w) one = static_cast<std::int8_t>(random.bits());
+        for (auto& one : x) one = static_cast<std::int8_t>(random.bits());
+        std::vector<float> row_scale(rows), scale(tokens);
+        fill_normal(row_scale, random);
+        fill_normal(scale, random);
+        const auto dw = device.upload(w), dx = device.upload(x);
+        const auto ds = device.upload(row_scale), dt = device.upload(scale);
+        const auto dy = device.allocate<float>(tokens * rows);
+        const DeviceMatrix m{DType::i8, dw.get(), rows, cols, cols, ds, nullptr};
+        const std::size_t bytes = device.ops.gemm_scratch_bytes(m, DeviceInput::i8, tokens);
+        const auto scratch = device.allocate<std::uint8_t>(bytes);
+        check(device.ops.gemm(device.stream, m, {DeviceInput::i8, dx.get(), cols, dt}, tokens, dy, rows, false,
+                              scratch.get(), bytes));
+        std::vector<float> expected(tokens * rows);
+        for (std::size_t t = 0; t < tokens; ++t)
+            for (std::size_t r = 0; r < rows; ++r) {
+                std::int32_t sum = 0;
+                for (std::size_t c = 0; c < cols; ++c) sum += w[r * cols + c] * x[t * cols + c];
+                expected[t * rows + r] = static_cast<float>(sum) * scale[t] * row_scale[r];
+            }
+        CHECK(count_differing(dy.read(), expected) == 0);
+    });
+}
+
+TEST_CASE("what no kernel is for is refused with its shapes, before anything runs") {
+    on_device([](const Device& device) {
+        const auto dw = device.allocate<std::uint8_t>(4096);
+        const auto dx = device.allocate<float>(256), dy = device.allocate<float>(256);
+        DeviceFault fault = device.ops.gemv(device.stream, {DType::q4_k, dw.get(), 2, 100, 144, nullptr, nullptr}, dx,
+                                            100, 1, dy, 2, false);
+        CHECK(fault.kind == DeviceFault::Kind::unsupported);
+        CHECK(fault.message().find("gemv") != std::string::npos);
+        CHECK(fault.message().find("cols 100") != std::string::npos);
+        fault = device.ops.gemm(device.stream, {DType::q8_0, dw.get(), 2, 32, 34, nullptr, nullptr},
+                                {DeviceInput::bf16, dx.get(), 32, nullptr}, 1, dy, 2, false, nullptr, 0);
+        CHECK(fault.kind == DeviceFault::Kind::unsupported);
+        CHECK(fault.message().find("scratch") != std::string::npos);
+    });
+}

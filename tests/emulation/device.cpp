@@ -1,0 +1,223 @@
+// The runtime's calls: devices, memory, launches.
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+
+#include "memory.h"
+#include "stream.h"
+
+namespace hetero::emulation {
+
+std::recursive_mutex mutex;
+thread_local int device_in_use = 0;
+cudaError_t broken = cudaSuccess;
+
+namespace {
+
+Settings current;
+std::size_t peak = 0, launches = 0;
+int failing = -1;
+std::map<void*, std::size_t> host_memory;
+
+}  // namespace
+
+void configure(const Settings& wanted) {
+    const std::lock_guard lock(mutex);
+    current = wanted;
+    apply_strict_host();
+}
+const Settings& settings() { return current; }
+
+Usage usage() {
+    const std::lock_guard lock(mutex);
+    Usage all;
+    for (int device = 0; device < current.devices; ++device) all.bytes += used_bytes(device);
+    all.peak_bytes = peak;
+    all.launches = launches;
+    all.graph_launches = graph_launches;
+    all.allocations = device_allocations();
+    return all;
+}
+
+void fail_allocation(int after) { failing = after; }
+
+cudaError_t launch(dim3 grid, dim3 block, std::size_t shared_bytes, Stream* stream, const char* name,
+                   std::function<void()> kernel) {
+    const std::lock_guard lock(mutex);
+    if (broken != cudaSuccess) return broken;
+    const std::uint64_t threads = std::uint64_t{block.x} * block.y * block.z;
+    if (threads == 0 || threads > 1024 || block.z > 64 || grid.y > 65535 || grid.z > 65535 || grid.x > 0x7FFFFFFF ||
+        grid.x == 0 || grid.y == 0 || grid.z == 0)
+        return cudaErrorInvalidConfiguration;
+    if (shared_bytes > std::size_t{99} << 10) return cudaErrorInvalidValue;  // the least of compute capability 8 and 9
+    return give(*stream, {[=, kernel = std::move(kernel)] {
+                              ++launches;
+                              const bool done =
+                                  run_grid(grid, block, shared_bytes, current.order, current.seed + launches, kernel);
+                              if (!done) std::fprintf(stderr, "emulation: in kernel %s\n", name);
+                              return done ? cudaSuccess : cudaErrorLaunchFailure;
+                          },
+                          nullptr, 0});
+}
+
+}  // namespace hetero::emulation
+
+using namespace hetero::emulation;
+
+const char* cudaGetErrorString(cudaError_t error) {
+    switch (error) {
+        case cudaSuccess:
+            return "no error";
+        case cudaErrorInvalidValue:
+            return "invalid argument";
+        case cudaErrorMemoryAllocation:
+            return "out of memory";
+        case cudaErrorInvalidConfiguration:
+            return "invalid configuration argument";
+        case cudaErrorNoDevice:
+            return "no CUDA-capable device is detected";
+        case cudaErrorInvalidDevice:
+            return "invalid device ordinal";
+        case cudaErrorInvalidResourceHandle:
+            return "invalid resource handle";
+        case cudaErrorNotReady:
+            return "device not ready";
+        case cudaErrorLaunchFailure:
+            return "unspecified launch failure";
+        case cudaErrorStreamCaptureUnsupported:
+            return "operation not permitted when stream is capturing";
+        case cudaErrorStreamCaptureInvalidated:
+            return "operation failed due to a previous error during capture";
+        case cudaErrorStreamCaptureUnjoined:
+            return "capturing stream has unjoined work";
+    }
+    return "unrecognized error code";
+}
+cudaError_t cudaGetLastError() { return broken; }
+
+cudaError_t cudaGetDeviceCount(int* count) {
+    *count = current.devices;
+    return current.devices > 0 ? cudaSuccess : cudaErrorNoDevice;
+}
+cudaError_t cudaSetDevice(int device) {
+    if (device < 0 || device >= current.devices) return cudaErrorInvalidDevice;
+    device_in_use = device;
+    return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
+    if (device < 0 || device >= current.devices) return cudaErrorInvalidDevice;
+    *properties = {};
+    std::snprintf(properties->name, sizeof properties->name, "emulated on the CPU");
+    properties->totalGlobalMem = current.total_bytes;
+    properties->sharedMemPerBlockOptin = std::size_t{99} << 10;
+    properties->major = current.capability / 10;
+    properties->minor = current.capability % 10;
+    properties->multiProcessorCount = 4;
+    properties->l2CacheSize = 4 << 20;
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
+    *value = 0;
+    return cudaSuccess;
+}
+cudaError_t cudaDriverGetVersion(int* version) {
+    *version = 13000;
+    return cudaSuccess;
+}
+cudaError_t cudaRuntimeGetVersion(int* version) {
+    *version = 13000;
+    return cudaSuccess;
+}
+cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
+    const std::lock_guard lock(mutex);
+    *total = current.total_bytes;
+    *free = current.total_bytes - used_bytes(device_in_use);
+    return broken;
+}
+cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
+    const std::lock_guard lock(mutex);
+    if (broken != cudaSuccess) return broken;
+    if (capturing_anywhere) return cudaErrorStreamCaptureUnsupported;
+    if (failing >= 0 && failing-- == 0) return cudaErrorMemoryAllocation;
+    if (!allocate_device(device_in_use, bytes, memory)) return cudaErrorMemoryAllocation;
+    std::size_t used = 0;
+    for (int device = 0; device < current.devices; ++device) used += used_bytes(device);
+    peak = std::max(peak, used);
+    return cudaSuccess;
+}
+
+cudaError_t cudaFree(void* memory) {
+    const std::lock_guard lock(mutex);
+    if (memory == nullptr) return cudaSuccess;
+    if (capturing_anywhere) return cudaErrorStreamCaptureUnsupported;
+    (void)drain_all();
+    if (!canaries_whole()) {
+        std::fprintf(stderr, "emulation: device memory was written beyond an allocation\n");
+        std::abort();
+    }
+    return free_device(memory) ? cudaSuccess : cudaErrorInvalidValue;
+}
+cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
+    const std::lock_guard lock(mutex);
+    if (failing >= 0 && failing-- == 0) return cudaErrorMemoryAllocation;
+    *memory = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+    if (*memory == nullptr) return cudaErrorMemoryAllocation;
+    host_memory[*memory] = bytes;
+    return cudaSuccess;
+}
+cudaError_t cudaFreeHost(void* memory) {
+    const std::lock_guard lock(mutex);
+    if (memory == nullptr) return cudaSuccess;
+    (void)drain_all();
+    if (host_memory.erase(memory) == 0) return cudaErrorInvalidValue;
+    std::free(memory);
+    return cudaSuccess;
+}
+cudaError_t cudaHostRegister(void* memory, std::size_t bytes, unsigned) {
+    const std::lock_guard lock(mutex);
+    if (memory == nullptr || bytes == 0) return cudaErrorInvalidValue;
+    return host_memory.emplace(memory, bytes).second ? cudaSuccess : cudaErrorInvalidValue;
+}
+cudaError_t cudaHostUnregister(void* memory) {
+    const std::lock_guard lock(mutex);
+    (void)drain_all();
+    return host_memory.erase(memory) == 1 ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
+    const std::lock_guard lock(mutex);
+    if (bytes == 0) return broken;
+    if (where(to, bytes) == Where::partly || where(from, bytes) == Where::partly) return cudaErrorInvalidValue;
+    return give(*stream, {[=] {
+                              std::memmove(to, from, bytes);
+                              return cudaSuccess;
+                          },
+                          nullptr, 0});
+}
+cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
+                              std::size_t width, std::size_t rows, cudaMemcpyKind, cudaStream_t stream) {
+    const std::lock_guard lock(mutex);
+    if (width == 0 || rows == 0) return broken;
+    if (width > to_pitch || width > from_pitch) return cudaErrorInvalidValue;
+    if (where(to, (rows - 1) * to_pitch + width) == Where::partly ||
+        where(from, (rows - 1) * from_pitch + width) == Where::partly)
+        return cudaErrorInvalidValue;
+    return give(*stream, {[=] {
+                              for (std::size_t row = 0; row < rows; ++row)
+                                  std::memmove(static_cast<std::byte*>(to) + row * to_pitch,
+                                               static_cast<const std::byte*>(from) + row * from_pitch, width);
+                              return cudaSuccess;
+                          },
+                          nullptr, 0});
+}
+cudaError_t cudaMemsetAsync(void* memory, int byte, std::size_t bytes, cudaStream_t stream) {
+    const std::lock_guard lock(mutex);
+    if (bytes == 0) return broken;
+    if (where(memory, bytes) == Where::partly) return cudaErrorInvalidValue;
+    return give(*stream, {[=] {
+                              std::memset(memory, byte, bytes);
+                              return cudaSuccess;
+                          },
+                          nullptr, 0});
+}

@@ -1,0 +1,81 @@
+// What a session takes of a device is known before, and given back.
+#include "support.h"
+
+using namespace hetero;
+using namespace hetero::test;
+
+TEST_CASE("a session that does not fit is refused before it takes anything, with all figures") {
+    const auto model = tiny_model();
+    const std::size_t before = emulation::usage().bytes;
+    const Error error = error_of(try_session(model, {.device_memory = 1000}));
+    CHECK(error.code == Errc::resource);
+    for (const char* part : {"emulated:1", "of weights", "of KV cache", "but 1000 are allowed", "--kv-tier host"})
+        CHECK(has(error, part));
+    CHECK(emulation::usage().bytes == before);
+    emulation::Settings settings = emulation::settings();
+    settings.total_bytes = 2000;
+    const emulation::Configured configured(settings);
+    CHECK(has(error_of(try_session(model, {})), "but 2000 are free"));
+}
+
+TEST_CASE("a session takes no more than it has said") {
+    for (const std::string name : {"llama/f32", "qwen3_moe/bf16", "deepseek_v3/bf16"})
+        for (const std::string tiers : {"device", "host"}) {
+            const auto model = tiny_model(name);
+            // The figure of the refusal.
+            const Error error = error_of(try_session(model, {.tiers = tiers, .sequences = 2, .device_memory = 1}));
+            const std::size_t at = error.message.find("needs ") + 6;
+            const std::uint64_t said = std::stoull(error.message.substr(at));
+            const std::size_t before = emulation::usage().bytes;
+            const auto session = session_of(model, {.tiers = tiers, .sequences = 2, .device_memory = said});
+            prefill(*session, some_tokens(40));
+            step(*session, 1);
+            CHECK(emulation::usage().bytes - before <= said);
+            CHECK_FALSE(try_session(tiny_model(name), {.tiers = tiers, .sequences = 2, .device_memory = said - 1}));
+        }
+}
+
+TEST_CASE("all memory is given back, also after a failure at any point") {
+    const auto model = tiny_model();
+    {
+        const auto session = session_of(model);
+        prefill(*session, some_tokens(20));
+    }
+    CHECK(emulation::usage().allocations == 0);
+    int failures = 0;
+    for (int after = 0;; ++after) {
+        emulation::fail_allocation(after);
+        auto made = try_session(model, {});
+        emulation::fail_allocation(-1);
+        if (made) break;
+        ++failures;
+        CHECK(made.error().code == Errc::resource);
+        CHECK(emulation::usage().allocations == 0);
+    }
+    CHECK(failures > 5);
+}
+
+TEST_CASE("sessions of one model share its weights on a device") {
+    const auto model = tiny_model("qwen2/bf16");
+    const std::size_t before = emulation::usage().bytes;
+    const auto first = session_of(model);
+    const std::size_t one = emulation::usage().bytes - before;
+    const auto second = session_of(model);
+    CHECK(emulation::usage().bytes - before - one < one);
+    CHECK((prefill(*first, some_tokens(9)) == prefill(*second, some_tokens(9))));
+}
+
+TEST_CASE("the copying of weights is told, to its end") {
+    const auto model = tiny_model();
+    engine::Options options;
+    options.device = {&kernels::emulated_ops(), 0, 0};
+    std::uint64_t last = 0, all = 0;
+    options.on_weights = [&](std::uint64_t done, std::uint64_t total) {
+        CHECK(done >= last);
+        last = done;
+        all = total;
+    };
+    must(Session::create(model, options, 10));
+    CHECK(all > 0);
+    CHECK(last == all);
+}

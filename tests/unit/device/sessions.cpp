@@ -1,0 +1,163 @@
+// Whole models on a device: the CPU's results, whichever way the ops are run and the tokens come.
+#include "support.h"
+
+using namespace hetero;
+using namespace hetero::test;
+using engine::Exec;
+using engine::Precision;
+
+namespace {
+
+constexpr double tolerance = 1e-3;  // of logits: two correct f32 programs differ by up to 1e-4 here
+
+}  // namespace
+
+TEST_CASE("a model of every family has the CPU's logits, and continues with the same tokens") {
+    for (const std::string& name : all_tiny_models()) {
+        CAPTURE(name);
+        const auto model = tiny_model(name);
+        const auto here = session_of(model, {.on_device = false}), there = session_of(model);
+        CHECK(here->device() == "cpu");
+        CHECK(there->device() == "emulated:1");
+        const auto prompt = some_tokens(37);
+        const Continued expected = run(*here, prompt, 4), got = run(*there, prompt, 4);
+        CHECK(got.tokens == expected.tokens);
+        for (std::size_t i = 0; i < got.logits.size(); ++i)
+            CHECK(largest_difference(got.logits[i], expected.logits[i]) <= tolerance);
+    }
+}
+
+TEST_CASE("products in bf16 move the logits by their rounding only") {
+    for (const std::string& name : all_tiny_models()) {
+        CAPTURE(name);
+        const auto model = tiny_model(name);
+        const auto there = session_of(model, {.precision = Precision::fast}),
+                   here = session_of(model, {.on_device = false});
+        const auto expected = prefill(*here, some_tokens(37)), got = prefill(*there, some_tokens(37));
+        float most = 0;
+        for (const float value : expected) most = std::max(most, std::fabs(value));
+        CHECK(largest_difference(got, expected) <= 0.1 * most);
+        CHECK(engine::argmax(got) == engine::argmax(expected));
+    }
+}
+
+TEST_CASE("graphs, ops one by one, chunks and layers give the same bits") {
+    for (const std::string name :
+         {"llama/f32", "mistral_swa/bf16", "gemma2/bf16", "qwen3_moe/bf16", "deepseek_v2/f32"}) {
+        CAPTURE(name);
+        const auto model = tiny_model(name);
+        const auto prompt = some_tokens(75);
+        const auto whole = session_of(model, {.kv_dtype = DType::f16, .chunk_tokens = 128});
+        const Continued expected = run(*whole, prompt, 6);
+        const auto state = state_of(*whole);
+        const Wanted others[] = {{.exec = Exec::eager, .kv_dtype = DType::f16, .chunk_tokens = 128},
+                                 {.kv_dtype = DType::f16, .chunk_tokens = 7},
+                                 {.kv_dtype = DType::f16, .chunk_tokens = 16, .block_tokens = 48}};
+        for (const Wanted& wanted : others) {
+            const auto session = session_of(model, wanted);
+            std::uint32_t layers = 0;
+            if (wanted.block_tokens != 0)
+                session->observe_layers([&](std::uint32_t layer, std::uint64_t end) -> Status {
+                    CHECK(layer == layers++);
+                    CHECK(end == prompt.size());
+                    return {};
+                });
+            CHECK((run(*session, prompt, 6) == expected));
+            CHECK(same_bytes(state_of(*session), state));
+            CHECK(layers == (wanted.block_tokens != 0 ? model->config.n_layers : 0));
+        }
+    }
+}
+
+TEST_CASE("a decode step is launched as a graph from its third time on") {
+    const auto model = tiny_model();
+    for (const Exec exec : {Exec::graph, Exec::eager}) {
+        const auto session = session_of(model, {.exec = exec});
+        prefill(*session, some_tokens(5));
+        std::vector<std::size_t> graphs;
+        for (TokenId token = 0; token < 4; ++token) {
+            const std::size_t before = emulation::usage().graph_launches;
+            step(*session, token);
+            graphs.push_back(emulation::usage().graph_launches - before);
+        }
+        CHECK(graphs == (exec == Exec::graph ? std::vector<std::size_t>{0, 1, 1, 1} : std::vector<std::size_t>(4, 0)));
+    }
+}
+
+TEST_CASE("work that runs as late as it may changes nothing") {
+    const auto model = tiny_model("qwen3/bf16");
+    const auto prompt = some_tokens(40);
+    const auto expected = run(*session_of(model, {.chunk_tokens = 16}), prompt, 4);
+    for (const auto order : {emulation::Order::backward, emulation::Order::shuffled}) {
+        emulation::Settings settings = emulation::settings();
+        settings.late = true;
+        settings.order = order;
+        const emulation::Configured configured(settings);
+        for (const std::string tiers : {"device", "host", "0.k=host"}) {
+            CAPTURE(tiers);
+            CHECK((run(*session_of(model, {.tiers = tiers, .chunk_tokens = 16}), prompt, 4) == expected));
+        }
+    }
+}
+
+TEST_CASE("sequences together have the bits of each alone, on shared pages") {
+    for (const std::string name : {"llama/f32", "gguf/llama-q8_0.gguf", "deepseek_v3/bf16"}) {
+        for (const Precision precision : {Precision::precise, Precision::fast}) {
+            CAPTURE(name);
+            const auto model = tiny_model(name);
+            const Wanted wanted{.precision = precision, .sequences = 3};
+            const auto first = session_of(model, wanted);
+            prefill(*first, some_tokens(70));
+            const auto second = must(first->fork(70)), third = must(first->fork(66));
+            std::vector<std::vector<float>> together(3);
+            for (int i = 0; i < 4; ++i) {
+                const Session::Step steps[] = {{first.get(), 3 + i}, {second.get(), 40 + i}, {third.get(), 77 + i}};
+                must(Session::decode_together(steps, [&](std::size_t index, std::span<const float> logits) -> Status {
+                    together[index].assign(logits.begin(), logits.end());
+                    return {};
+                }));
+            }
+            const TokenId begins[] = {3, 40, 77};
+            for (std::size_t s = 0; s < 3; ++s) {
+                const auto alone = session_of(model, wanted);
+                prefill(*alone, some_tokens(70));
+                must(alone->truncate(s == 2 ? 66 : 70));
+                std::vector<float> last;
+                for (int i = 0; i < 4; ++i) last = step(*alone, begins[s] + i);
+                CHECK((last == together[s]));
+            }
+        }
+    }
+}
+
+TEST_CASE("a truncated session computes the same bits again") {
+    for (const std::string name : {"llama3_rope/bf16", "deepseek_v3/bf16"}) {
+        const auto session = session_of(tiny_model(name));
+        const auto first = prefill(*session, some_tokens(70));
+        const auto after = step(*session, 17);
+        must(session->truncate(70));
+        CHECK((step(*session, 17) == after));
+        must(session->truncate(63));
+        must(session->truncate(0));
+        CHECK((prefill(*session, some_tokens(70)) == first));
+    }
+}
+
+TEST_CASE("queries are shown as the CPU shows them") {
+    const auto model = tiny_model("qwen2/bf16");
+    std::vector<float> seen[2];
+    for (const bool on_device : {false, true}) {
+        const auto session = session_of(model, {.on_device = on_device, .chunk_tokens = 16});
+        session->observe_queries([&](const engine::Queries& queries) -> Status {
+            const std::size_t dim = queries.attention.n_heads * model->program.kv.front().query_dim();
+            for (std::size_t token = 0; token < queries.n_tokens; ++token)
+                seen[on_device].insert(seen[on_device].end(), queries.values + token * queries.stride,
+                                       queries.values + token * queries.stride + dim);
+            return {};
+        });
+        prefill(*session, some_tokens(20));
+        step(*session, 3);
+    }
+    CHECK(seen[0].size() == 21 * model->config.n_layers * model->config.n_heads * model->config.head_dim);
+    CHECK(largest_difference(seen[0], seen[1]) <= 1e-3);
+}

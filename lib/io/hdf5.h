@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -82,6 +83,16 @@ struct Extent {
 using Value = std::variant<std::string, std::int64_t, double, bool>;
 
 class File;
+
+// While it lives the calling thread has the library to itself: a row of small calls then takes one turn instead of one
+// each. Not to be held while waiting for another thread.
+class Turn {
+public:
+    Turn();
+
+private:
+    std::lock_guard<std::recursive_mutex> held_;
+};
 
 // An open group or dataset. Closed by its destructor; must not outlive its File.
 class Node {

@@ -3,7 +3,6 @@
 #include <hdf5.h>
 
 #include <array>
-#include <mutex>
 #include <optional>
 
 #include "io/hdf5.h"
@@ -38,7 +37,7 @@ struct File::Channel {
 // library() comes before the first of them: it makes one itself.
 class Quiet {
 public:
-    Quiet() : turn_(mutex()) {
+    Quiet() {
         H5Eget_auto2(H5E_DEFAULT, &function_, &data_);
         H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
     }
@@ -47,11 +46,7 @@ public:
     Quiet& operator=(const Quiet&) = delete;
 
 private:
-    static std::recursive_mutex& mutex() noexcept {
-        static std::recursive_mutex one;
-        return one;
-    }
-    std::lock_guard<std::recursive_mutex> turn_;
+    Turn turn_;
     H5E_auto2_t function_ = nullptr;
     void* data_ = nullptr;
 };

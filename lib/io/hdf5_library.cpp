@@ -7,6 +7,8 @@
 namespace hetero::io::h5 {
 namespace {
 
+std::recursive_mutex turns;
+
 constexpr unsigned max_compact = 65535;        // links and attributes stay in the object header, which is checksummed
 constexpr hsize_t align_threshold = 1U << 20;  // arrays from here on start at a page, so that they can be mapped
 constexpr hsize_t alignment = 4096;
@@ -93,6 +95,8 @@ Library* start_library() {
 }
 
 }  // namespace
+
+Turn::Turn() : held_(turns) {}
 
 Id creation_list(hid_t kind) {
     Id list(H5Pcreate(kind));

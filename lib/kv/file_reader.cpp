@@ -4,6 +4,7 @@
 #include <optional>
 #include <set>
 
+#include "base/huge_pages.h"
 #include "kv/canonical.h"
 #include "kv/file_attributes.h"
 #include "kv/file_layout.h"
@@ -284,6 +285,23 @@ private:
         const std::size_t s = next_ / n_layers;
         const auto index = static_cast<std::uint32_t>(next_ % n_layers);
         if (s >= header_.sequences.size()) return fail(Errc::internal, "no layer is left to read");
+        std::vector<std::pair<h5::Node, Tensor*>> arrays;
+        HETERO_CHECK(open_arrays(s, index, layer, arrays));
+        for (const auto& [node, tensor] : arrays) HETERO_CHECK(node.read(tensor->bytes));
+        {
+            const h5::Turn turn;
+            arrays.clear();
+        }
+        HETERO_CHECK(check_layer(header_, s, index, layer));
+        if (verify_ == Verify::checksums) HETERO_CHECK(check_crcs(s, index, layer));
+        ++next_;
+        return {};
+    }
+
+    // The layer's datasets, and memory for them in `layer`.
+    Status open_arrays(std::size_t s, std::uint32_t index, Layer& layer,
+                       std::vector<std::pair<h5::Node, Tensor*>>& arrays) {
+        const h5::Turn turn;
         if (!layers_ || layers_of_ != s) {
             HETERO_TRY(const h5::Node root, file_->root());
             HETERO_TRY(const h5::Node sequences, root.open_group("sequences"));
@@ -295,26 +313,25 @@ private:
         HETERO_CHECK(require_text(group, "kind", kind_name(shape.kind)));
         HETERO_CHECK(require_equal(group, "window", std::int64_t{shape.window}));
         HETERO_CHECK(require_equal(group, "first_token", static_cast<std::int64_t>(header_.first_token(s, index))));
-
         for (std::size_t c = 0; c < max_columns; ++c) {
             const auto column = static_cast<Column>(c);
+            Tensor& tensor = tensor_of(layer, column);
             if (c < column_count(header_) && has_column(index, column)) {
-                HETERO_CHECK(read_tensor(group, s, index, column, layer));
+                HETERO_TRY(h5::Node node, open_tensor(group, s, index, column, layer));
+                arrays.emplace_back(std::move(node), &tensor);
             } else {
-                tensor_of(layer, column) = {};
+                tensor = {};
             }
         }
-        HETERO_CHECK(check_layer(header_, s, index, layer));
-        if (verify_ == Verify::checksums) HETERO_CHECK(check_crcs(s, index, layer, group.path()));
-        ++next_;
         return {};
     }
 
-    Status read_tensor(const h5::Node& group, std::size_t s, std::uint32_t index, Column column, Layer& layer) const {
+    Result<h5::Node> open_tensor(const h5::Node& group, std::size_t s, std::uint32_t index, Column column,
+                                 Layer& layer) const {
         const LayerKind kind = header_.layer_shape(index).kind;
         const PartId id = part_of(column);
         const Scheme& scheme = scheme_of(index, column);
-        HETERO_TRY(const h5::Node node, group.open_dataset(column_name(kind, column)));
+        HETERO_TRY(h5::Node node, group.open_dataset(column_name(kind, column)));
         if (column < Column::k_scale) {
             HETERO_TRY(layer.part(id).scheme, read_scheme(node));
             if (layer.part(id).scheme != scheme)
@@ -338,8 +355,8 @@ private:
         Tensor& tensor = tensor_of(layer, column);
         tensor.dtype = *dtype;
         tensor.shape = std::move(shape);
-        tensor.bytes.resize(node.bytes());
-        return node.read(tensor.bytes);
+        resize_in_huge_pages(tensor.bytes, node.bytes());
+        return node;
     }
 
     // For messages: the tokens of a chunk, the first and one past the last.
@@ -353,7 +370,7 @@ private:
         return {begin, std::min(begin + header_.tokens_per_chunk, end - rows.tail)};
     }
 
-    Status check_crcs(std::size_t s, std::uint32_t index, const Layer& layer, const std::string& path) const {
+    Status check_crcs(std::size_t s, std::uint32_t index, const Layer& layer) const {
         const LayerChecksums found = checksum_layer(header_, layer);
         const LayerChecksums& expected = tables_[s][index];
         for (std::size_t c = 0; c < column_count(header_); ++c) {
@@ -366,8 +383,9 @@ private:
             return fail(Errc::bad_input,
                         "{}/{} is damaged: sequence {}, layer {}, chunk {} (tokens {} to {}): CRC-32C expected {}, "
                         "found {}",
-                        path, column_name(header_.layer_shape(index).kind, static_cast<Column>(c)),
-                        header_.sequences[s].id, index, chunk, first, end - 1, w == want.end() ? "none" : hex32(*w),
+                        fmt::format("{}/{}", layers_->path(), layer_name(index)),
+                        column_name(header_.layer_shape(index).kind, static_cast<Column>(c)), header_.sequences[s].id,
+                        index, chunk, first, end - 1, w == want.end() ? "none" : hex32(*w),
                         g == got.end() ? "none" : hex32(*g));
         }
         return {};

@@ -91,10 +91,9 @@ std::vector<Attribute> scheme_attributes(const Scheme& scheme, DType value_dtype
 }
 
 Result<h5::Node> write_array(h5::Node& parent, const std::string& name, h5::Element element,
-                             std::vector<std::uint64_t> shape, std::span<const std::byte> bytes,
-                             std::shared_ptr<const void> owner = nullptr) {
+                             std::vector<std::uint64_t> shape, std::span<const std::byte> bytes) {
     HETERO_TRY(h5::Node node, parent.create_dataset(name, {element, std::move(shape)}));
-    HETERO_CHECK(node.write(bytes, std::move(owner)));
+    HETERO_CHECK(node.write(bytes));
     return node;
 }
 
@@ -222,31 +221,17 @@ private:
         const std::size_t sequence = next_ / n_layers;
         const std::size_t index = next_ % n_layers;
         HETERO_CHECK(check_layer(header_, sequence, index, layer));
-        if (index == 0) {
-            tables_.emplace_back();
-            HETERO_TRY(h5::Node root, file_->root());
-            HETERO_TRY(h5::Node sequences, root.open_group("sequences"));
-            HETERO_TRY(h5::Node group, sequences.open_group(sequence_name(sequence)));
-            HETERO_TRY(layers_, group.open_group("layers"));
-        }
-        HETERO_TRY(h5::Node group, layers_->create_group(layer_name(index)));
+        if (index == 0) tables_.emplace_back();
         WrittenLayer written;
-        const LayerShape shape = header_.layer_shape(index);
-        HETERO_CHECK(set_all(group, {{"kind", text(kind_name(shape.kind))},
-                                     {"window", integer(shape.window)},
-                                     {"first_token", integer(header_.first_token(sequence, index))}}));
-        for (std::size_t c = 0; c < column_count(header_); ++c) {
-            const auto column = static_cast<Column>(c);
-            const Tensor& tensor = tensor_of(layer, column);
-            if (tensor.empty()) continue;
-            const std::optional<h5::Element> element = element_of(tensor.dtype);
-            if (!element) return fail(Errc::internal, "no file type for {}", kernels::dtype_info(tensor.dtype).name);
-            HETERO_TRY(h5::Node node, write_array(group, column_name(shape.kind, column), *element,
-                                                  file_shape(shape.kind, tensor.shape), tensor.bytes, owner));
-            if (owner && !tensor.bytes.empty()) ++writes_;
-            if (column < Column::k_scale)
-                HETERO_CHECK(set_all(node, scheme_attributes(layer.part(part_of(column)).scheme, tensor.dtype)));
-            written.offsets[static_cast<std::size_t>(part_of(column))][array_of(column)] = node.offset();
+        std::vector<std::pair<h5::Node, const Tensor*>> arrays;
+        HETERO_CHECK(create_arrays(sequence, index, layer, arrays, written));
+        for (auto& [node, tensor] : arrays) {
+            HETERO_CHECK(node.write(tensor->bytes, owner));
+            if (owner && !tensor->bytes.empty()) ++writes_;
+        }
+        {
+            const h5::Turn turn;
+            arrays.clear();
         }
         tables_.back().push_back(checksum_layer(header_, layer));
         ++next_;
@@ -262,6 +247,36 @@ private:
         return {};
     } catch (const std::bad_alloc&) {
         return fail(Errc::resource, "not enough memory");
+    }
+
+    Status create_arrays(std::size_t sequence, std::size_t index, const Layer& layer,
+                         std::vector<std::pair<h5::Node, const Tensor*>>& arrays, WrittenLayer& written) {
+        const h5::Turn turn;
+        if (index == 0) {
+            HETERO_TRY(h5::Node root, file_->root());
+            HETERO_TRY(h5::Node sequences, root.open_group("sequences"));
+            HETERO_TRY(h5::Node group, sequences.open_group(sequence_name(sequence)));
+            HETERO_TRY(layers_, group.open_group("layers"));
+        }
+        HETERO_TRY(h5::Node group, layers_->create_group(layer_name(index)));
+        const LayerShape shape = header_.layer_shape(index);
+        HETERO_CHECK(set_all(group, {{"kind", text(kind_name(shape.kind))},
+                                     {"window", integer(shape.window)},
+                                     {"first_token", integer(header_.first_token(sequence, index))}}));
+        for (std::size_t c = 0; c < column_count(header_); ++c) {
+            const auto column = static_cast<Column>(c);
+            const Tensor& tensor = tensor_of(layer, column);
+            if (tensor.empty()) continue;
+            const std::optional<h5::Element> element = element_of(tensor.dtype);
+            if (!element) return fail(Errc::internal, "no file type for {}", kernels::dtype_info(tensor.dtype).name);
+            HETERO_TRY(h5::Node node, group.create_dataset(column_name(shape.kind, column),
+                                                           {*element, file_shape(shape.kind, tensor.shape)}));
+            if (column < Column::k_scale)
+                HETERO_CHECK(set_all(node, scheme_attributes(layer.part(part_of(column)).scheme, tensor.dtype)));
+            written.offsets[static_cast<std::size_t>(part_of(column))][array_of(column)] = node.offset();
+            arrays.emplace_back(std::move(node), &tensor);
+        }
+        return {};
     }
 
     void tell_written() {

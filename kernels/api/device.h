@@ -72,7 +72,8 @@ struct DeviceMatrix {
     const float* bias = nullptr;       // [rows]; null: 0
 };
 
-// The matrices of a mixture's experts: `data` of expert e begins e * expert_bytes after that of expert 0. No bias.
+// The matrices of a mixture's experts: `data` of expert e begins e * expert_bytes after that of expert 0. row_scale is
+// [expert][rows]; there are no biases.
 struct DeviceExperts {
     DeviceMatrix first;
     std::size_t n_experts = 0;
@@ -176,6 +177,24 @@ struct DeviceKvError {
     unsigned long long k = ~0ULL, v = ~0ULL;
 };
 
+// How K or V of a state are coded (hetero-quant(7)), with f16 scales: by token, over runs of `group` dims that divide a
+// head, or by channel, over `group_tokens` tokens; the other is 0. Codes of u8 and u4 have zeros.
+struct DeviceCodec {
+    KvCodes codes = KvCodes::i8;
+    std::size_t group = 0, group_tokens = 0;
+    bool rotated = false;  // heads are Hadamard-rotated before; by token alone
+};
+// The arrays of such a part, as the state has them: codes [token][head][bytes of a row], scales and zeros
+// [token][head][head_dim / group] or [tokens / group_tokens, rounded up][head][head_dim].
+template <class Byte, class Half>
+struct DeviceArrays {
+    Byte* codes = nullptr;
+    Half* scale = nullptr;
+    Half* zero = nullptr;  // null where there are none
+};
+using DeviceCodes = DeviceArrays<std::uint8_t, std::uint16_t>;
+using ConstDeviceCodes = DeviceArrays<const std::uint8_t, const std::uint16_t>;
+
 struct DeviceAttention {
     DeviceHeads<const float> q;  // [token][n_heads][k.head_dim, latent: k.head_dim + v.head_dim]
     DeviceKv k, v;               // latent: both within one row, see engine/kv_pool.h; v is then k's first dims
@@ -211,6 +230,7 @@ struct DeviceOps {
     DeviceFault (*fill)(DeviceStream stream, void* memory, std::uint8_t byte, std::size_t bytes);
 
     // Streams run what they were given in order; two streams run beside each other.
+    // A stream has a workspace of up to 32 MiB on the device.
     DeviceFault (*create_stream)(int device, DeviceStream* stream);
     DeviceFault (*destroy_stream)(DeviceStream stream);  // null: nothing
     DeviceFault (*synchronize)(DeviceStream stream);     // waits; reports what went wrong in the stream
@@ -233,12 +253,13 @@ struct DeviceOps {
     DeviceFault (*convert)(DeviceStream stream, DType from, const void* x, std::size_t x_stride_bytes, DType to,
                            void* y, std::size_t y_stride_bytes, std::size_t rows, std::size_t cols);
 
-    // out[token] = scale * table[ids[token]]; an id outside the table gives zeros. Exact.
+    // out[token] = scale * table[ids[token]], after row_scale; an id outside the table gives zeros. Exact.
     DeviceFault (*embed)(DeviceStream stream, const DeviceMatrix& table, const std::int32_t* ids, std::size_t n_tokens,
                          float scale, float* out, std::size_t stride);
 
-    // norm over each row of n values; rows are [token][head]. `add`: out += norm(x), f32 alone. y may be x.
-    // Bounds: Ops::rms_norm, Ops::layer_norm; of 16-bit outputs those of the f32 value, rounded.
+    // norm over each row of n values; rows are [token][head], in `out` x.head_stride apart, too. `add`: out += norm(x),
+    // f32 alone. out may be x. Bounds: Ops::rms_norm, Ops::layer_norm; of 16-bit outputs those of the f32 value,
+    // rounded.
     DeviceFault (*norm)(DeviceStream stream, const DeviceNorm& norm, DeviceHeads<const float> x, std::size_t n_tokens,
                         std::size_t n_heads, std::size_t n, bool add, const DeviceOutput& out);
 
@@ -312,7 +333,9 @@ struct DeviceOps {
 
     // K or V of the tokens, x [token][kv head][head_dim] after RoPE, into the pages: floats rounded to nearest even, or
     // codes as engine/kv_cache_codes.cpp makes them, of values rounded to f16. Exact. See DeviceKvError; `error` points
-    // to its k or v.
+    // to its k or v. With group_tokens, all tokens of a sequence in one call are of one group, in order; they stay in
+    // its tail, and its last token makes codes of all. Attention sees the group of a query in the tail, those before as
+    // codes, so it comes before the tokens of the next group are stored. Tokens at negative positions are left out.
     DeviceFault (*kv_store)(DeviceStream stream, const DeviceKv& to, const DeviceSequences& sequences,
                             DeviceHeads<const float> x, unsigned long long* error);
     // Attention of the tokens over what their sequences keep, themselves included; Ops::attention. Prefill: the tokens
@@ -324,6 +347,26 @@ struct DeviceOps {
                                      const DeviceSequences& sequences, std::size_t max_tokens, void* scratch);
     DeviceFault (*attention_decode)(DeviceStream stream, const DeviceAttention& attention,
                                     const DeviceSequences& sequences, std::size_t max_tokens, void* scratch);
+
+    // K or V of a state, [token][head][head_dim] of f32, f16 or bf16, to codes and back: the bits of the codecs of
+    // lib/quant. *place (set to ~0 before) is lowered to the index of a value that is not finite, or is the largest of
+    // a group that has no finite f16 scale; of kv_dequantize: that is not finite in `type`.
+    DeviceFault (*kv_quantize)(DeviceStream stream, const DeviceCodec& codec, DType type, const void* x,
+                               std::size_t n_tokens, std::size_t n_heads, std::size_t head_dim, const DeviceCodes& to,
+                               unsigned long long* place);
+    DeviceFault (*kv_dequantize)(DeviceStream stream, const DeviceCodec& codec, const ConstDeviceCodes& from,
+                                 std::size_t n_tokens, std::size_t n_heads, std::size_t head_dim, DType type, void* x,
+                                 unsigned long long* place);
+    // y[column][row] = x[row][column], items of some bytes: [token][head] rows of head_dim values to [head][token], or
+    // back.
+    DeviceFault (*kv_transpose)(DeviceStream stream, const void* x, std::size_t rows, std::size_t columns,
+                                std::size_t item_bytes, void* y);
+    // y[token][i] = x[token][heads[i]], for another division of the heads among ranks.
+    DeviceFault (*kv_gather_heads)(DeviceStream stream, const void* x, std::size_t n_tokens, std::size_t n_heads,
+                                   const std::int32_t* heads, std::size_t n_gathered, std::size_t item_bytes, void* y);
+    // The first 2 * n_pairs values of each row of head_dim, of 2 or 4 bytes, from the other order of pairs to `to`.
+    DeviceFault (*kv_pairing)(DeviceStream stream, const void* x, std::size_t rows, std::size_t head_dim,
+                              std::size_t item_bytes, std::size_t n_pairs, RopePairing to, void* y);
 };
 
 // The CUDA backend; null, and *why_not (a static text; why_not may be null) where this build has none, or there is no

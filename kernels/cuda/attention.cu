@@ -1,5 +1,5 @@
 // Attention over pages: what comes before and after the kernels of attention_decode.cu and attention_prefill.cu.
-#include "kernels/cuda/attention.h"
+#include "kernels/cuda/attention.cuh"
 
 namespace hetero::kernels::HETERO_DEVICE_BACKEND {
 namespace {
@@ -37,19 +37,20 @@ std::size_t rotated_bytes(const DeviceAttention& a, std::size_t n_tokens) {
 
 std::size_t attention_scratch_bytes(const DeviceAttention& a, std::size_t n_tokens, std::size_t max_tokens,
                                     bool decode) {
-    const std::size_t at_once = decode ? n_tokens : n_tokens < tokens_at_once ? n_tokens : tokens_at_once;
+    constexpr std::size_t least_shared_bytes = std::size_t{99} << 10;  // of the devices that this is compiled for
+    if (!decode && tiles_fit(a, least_shared_bytes)) return rotated_bytes(a, n_tokens);
+    const std::size_t at_once = decode ? n_tokens : std::min(n_tokens, tokens_at_once);
     return rotated_bytes(a, n_tokens) + parts_bytes(a, at_once, max_tokens);
 }
 
 // What no kernel is for; null: nothing.
 const char* refusal(const DeviceAttention& a, const DeviceSequences& s) {
-    const bool latent = a.query_dim != a.k.head_dim;
     if (a.k.n_heads == 0 || a.n_heads % a.k.n_heads != 0) return "query heads are no multiple of KV heads";
     if (a.output_dim == 0 || a.output_dim > 1024 || a.query_dim > 1024) return "heads have 1 to 1024 dims";
     if ((a.k.codes == KvCodes::floats) != (a.v.codes == KvCodes::floats))
         return "K and V are both floats or both codes";
     if (a.k.codes == KvCodes::floats && a.k.dtype != a.v.dtype) return "K and V are floats of one type";
-    if (latent && (a.k.codes != KvCodes::floats || a.query_dim > a.k.token_stride || a.output_dim > a.query_dim))
+    if (is_latent(a) && (a.k.codes != KvCodes::floats || a.query_dim > a.k.token_stride || a.output_dim > a.query_dim))
         return "latents are floats, in rows as long as a query";
     if (a.v.group_tokens != 0) return "groups of tokens are of K alone";
     if (a.k.group_tokens != 0 && (s.tails == nullptr || a.k.rotated || a.window != 0))
@@ -90,8 +91,10 @@ DeviceFault attention_decode(DeviceStream stream, const DeviceAttention& attenti
 DeviceFault attention_prefill(DeviceStream stream, const DeviceAttention& attention, const DeviceSequences& s,
                               std::size_t max_tokens, void* scratch) {
     return attend(stream, "attention_prefill", attention, s, scratch, [&](const DeviceAttention& a, float* parts) {
+        const std::size_t shared_bytes = of(stream).shared_bytes;
+        if (tiles_fit(a, shared_bytes)) return attend_by_tiles(stream, a, s, shared_bytes);
         for (std::size_t first = 0; first < s.n_tokens; first += tokens_at_once) {
-            const std::size_t n = s.n_tokens - first < tokens_at_once ? s.n_tokens - first : tokens_at_once;
+            const std::size_t n = std::min(s.n_tokens - first, tokens_at_once);
             if (DeviceFault fault = attend_by_spans(stream, a, s, first, n, max_tokens, parts)) return fault;
         }
         return DeviceFault{};

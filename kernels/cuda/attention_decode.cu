@@ -1,7 +1,7 @@
 // Attention of single tokens: each span of keys by a block of its own (Flash-Decoding,
 // https://crfm.stanford.edu/2023/10/12/flashdecoding.html), then the spans are merged. Query heads of one KV head read
 // its rows together.
-#include "kernels/cuda/attention.h"
+#include "kernels/cuda/attention.cuh"
 
 namespace hetero::kernels::HETERO_DEVICE_BACKEND {
 namespace {
@@ -26,7 +26,8 @@ __global__ void __launch_bounds__(threads) attention_spans(DeviceAttention a, De
                                                            int first_token, int head_blocks, float* parts) {
     const int token = first_token + static_cast<int>(blockIdx.x), tid = static_cast<int>(threadIdx.x);
     const int kv_head = static_cast<int>(blockIdx.y) / head_blocks, group = static_cast<int>(a.n_heads / a.k.n_heads);
-    const int in_group = static_cast<int>(blockIdx.y) % head_blocks * Heads, n_heads = std::min(Heads, group - in_group);
+    const int in_group = static_cast<int>(blockIdx.y) % head_blocks * Heads,
+              n_heads = std::min(Heads, group - in_group);
     const int first_head = kv_head * group + in_group;
     const Spans spans = spans_at(s.position[token], a.window);
     if (static_cast<int>(blockIdx.z) >= spans.count) return;
@@ -66,28 +67,32 @@ __global__ void __launch_bounds__(threads) attention_spans(DeviceAttention a, De
 
     for (int page = begin / page_tokens, turn = 0; page * page_tokens < end; ++page, turn ^= 1) {
         const int page_begin = page * page_tokens, from = std::max(begin - page_begin, 0),
-                  to = std::min(end - page_begin, page_tokens);
+                  to = std::min(end - page_begin, int{page_tokens});
         const std::byte* k_tile = tile_of(a.k, pages[page], static_cast<std::size_t>(kv_head));
         float dots[team_keys][Heads] = {};
         for (int chunk = lane; chunk < q_chunks; chunk += key_lanes) {
-            const int dim = chunk * chunk_dims, n = std::min(chunk_dims, query_dim - dim);
+            const int dim = chunk * chunk_dims, n = std::min(int{chunk_dims}, query_dim - dim);
+            float k[team_keys][chunk_dims] = {};
 #pragma unroll
             for (int i = 0; i < team_keys; ++i) {
                 const int row = team * team_keys + i;
                 if (row < from || row >= to) continue;
-                float k[chunk_dims];
                 if (page_begin + row >= open) {
                     read_tail(tail_row(a.k, tail, static_cast<std::size_t>(kv_head),
                                        static_cast<std::size_t>(page_begin + row)),
-                              dim, n, k);
+                              dim, n, k[i]);
                 } else {
-                    read_row<K>(a.k, k_tile, row, dim, n, k);
+                    read_row<K>(a.k, k_tile, row, dim, n, k[i]);
                 }
+            }
 #pragma unroll
-                for (int head = 0; head < Heads; ++head)
+            for (int head = 0; head < Heads; ++head) {
+                float own[chunk_dims];
+                read_plain(q + head * q_width + dim, chunk_dims, own);
 #pragma unroll
-                    for (int d = 0; d < chunk_dims; ++d)
-                        dots[i][head] = fmaf(q[head * q_width + dim + d], k[d], dots[i][head]);
+                for (int i = 0; i < team_keys; ++i)
+#pragma unroll
+                    for (int d = 0; d < chunk_dims; ++d) dots[i][head] = fmaf(own[d], k[i][d], dots[i][head]);
             }
         }
 #pragma unroll
@@ -129,7 +134,7 @@ __global__ void __launch_bounds__(threads) attention_spans(DeviceAttention a, De
 
         if (slot < n_slots) {
             const std::byte* v_tile = tile_of(values, pages[page], static_cast<std::size_t>(kv_head));
-            const int dim = v_chunk * chunk_dims, n = std::min(chunk_dims, output_dim - dim);
+            const int dim = v_chunk * chunk_dims, n = std::min(int{chunk_dims}, output_dim - dim);
 #pragma unroll
             for (int head = 0; head < Heads; ++head)
 #pragma unroll
@@ -236,7 +241,7 @@ DeviceFault attend_by_spans(DeviceStream stream, const DeviceAttention& a, const
                             std::size_t n_tokens, std::size_t max_tokens, float* parts) {
     if (n_tokens == 0) return {};
     const std::size_t n_spans = spans_within(max_tokens, a.window);
-    const DeviceKv values = values_of(a);
+    const DeviceKv& values = values_of(a);
     DeviceFault fault;
     switch (stored_as(a.k)) {
         case Stored::f32:

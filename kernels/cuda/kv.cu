@@ -1,5 +1,5 @@
 // K and V of new tokens into the pages.
-#include "kernels/cuda/encode.h"
+#include "kernels/cuda/encode.cuh"
 
 namespace hetero::kernels::HETERO_DEVICE_BACKEND {
 namespace {
@@ -63,14 +63,13 @@ __global__ void __launch_bounds__(threads)
     if (to.rotated) hadamard_warp(values, head_dim);
     const std::size_t row = static_cast<std::size_t>(s.position[token]) % page_tokens;
     std::byte* tile = tile_at(to, s, token, head);
-    finite = encode_groups(to.codes, values, head_dim, static_cast<int>(to.group), q,
-                           [&](int group, const GroupScale& found) {
-                               const std::size_t at = static_cast<std::size_t>(group) * page_tokens + row;
-                               reinterpret_cast<std::uint16_t*>(tile + to.scale_offset)[at] = found.scale;
-                               if (to.zero_offset != 0)
-                                   reinterpret_cast<std::uint16_t*>(tile + to.zero_offset)[at] = found.zero;
-                           });
-    if (!finite) {  // rotated values have no place of their own: the largest of the head
+    const auto put = [&](int group, const GroupScale& found) {
+        const std::size_t at = static_cast<std::size_t>(group) * page_tokens + row;
+        reinterpret_cast<std::uint16_t*>(tile + to.scale_offset)[at] = found.scale;
+        if (to.zero_offset != 0) reinterpret_cast<std::uint16_t*>(tile + to.zero_offset)[at] = found.zero;
+    };
+    if (encode_groups(to.codes, values, head_dim, static_cast<int>(to.group), q, put) >= 0) {
+        // Rotated values have no place of their own: the largest of the head.
         if (lane != 0) return;
         int largest = 0;
         for (int i = 1; i < head_dim; ++i)
@@ -104,37 +103,17 @@ __global__ void __launch_bounds__(threads) kv_close_groups(DeviceKv to, DeviceSe
     const std::size_t row_bytes = to.token_stride / (paired ? 2 : 1);
     auto* codes = reinterpret_cast<std::uint8_t*>(tile) + static_cast<std::size_t>(first_row) * row_bytes;
     for (std::size_t dim = 2 * threadIdx.x; dim < to.head_dim; dim += std::size_t{2} * threads) {
-        float scale[2] = {}, zero[2] = {};
-        const int n = dim + 1 < to.head_dim ? 2 : 1;
-        for (int i = 0; i < n; ++i) {
-            float low = INFINITY, high = -INFINITY;
-            for (int row = 0; row < rows; ++row) {
-                const float value =
-                    f16_to_f32(from[static_cast<std::size_t>(row) * to.head_dim + dim + static_cast<std::size_t>(i)]);
-                low = fminf(low, value);
-                high = fmaxf(high, value);
-            }
-            const GroupScale found = scale_of(to.codes, low, high);
+        const auto read = [&](int row, int i) {
+            return f16_to_f32(from[static_cast<std::size_t>(row) * to.head_dim + dim + static_cast<std::size_t>(i)]);
+        };
+        const auto put = [&](int i, const GroupScale& found) {
             const std::size_t at = scale_index(to, first_row, static_cast<int>(dim) + i);
             reinterpret_cast<std::uint16_t*>(tile + to.scale_offset)[at] = found.scale;
             if (to.zero_offset != 0) reinterpret_cast<std::uint16_t*>(tile + to.zero_offset)[at] = found.zero;
-            scale[i] = f16_to_f32(found.scale);
-            zero[i] = f16_to_f32(found.zero);
-        }
-        for (int row = 0; row < rows; ++row) {
-            std::uint8_t q[2] = {};
-            for (int i = 0; i < n; ++i) {
-                const float value =
-                    f16_to_f32(from[static_cast<std::size_t>(row) * to.head_dim + dim + static_cast<std::size_t>(i)]);
-                q[i] = code_of(to.codes, value, scale[i], zero[i]);
-            }
-            std::uint8_t* at = codes + static_cast<std::size_t>(row) * row_bytes;
-            if (paired) {
-                at[dim / 2] = pair_of(q[0], q[1]);
-            } else {
-                for (int i = 0; i < n; ++i) at[dim + static_cast<std::size_t>(i)] = q[i];
-            }
-        }
+        };
+        // What was stored is finite in f16, and so are then the scales.
+        (void)encode_channels(to.codes, dim + 1 < to.head_dim ? 2 : 1, rows, codes + (paired ? dim / 2 : dim),
+                              row_bytes, read, put);
     }
 }
 

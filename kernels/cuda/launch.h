@@ -19,12 +19,12 @@
 
 #ifdef HETERO_EMULATED
 #define HETERO_DEVICE_BACKEND emulated
-// type* name, at least `alignof(float4)` aligned: the bytes that the launch asked for.
+// type* name, aligned to 128 bytes: the bytes that the launch asked for.
 #define HETERO_DYNAMIC_SHARED(type, name) type* name = static_cast<type*>(::hetero::emulation::dynamic_shared())
 #else
 #define HETERO_DEVICE_BACKEND cuda
 #define HETERO_DYNAMIC_SHARED(type, name)                          \
-    extern __shared__ __align__(16) unsigned char hetero_shared[]; \
+    extern __shared__ __align__(128) unsigned char hetero_shared[]; \
     type* name = reinterpret_cast<type*>(hetero_shared)
 #endif
 
@@ -38,6 +38,7 @@ struct Stream {
     cudaStream_t stream = nullptr;
     int multiprocessors = 1;
     int capability = 0;                // major * 10 + minor
+    std::size_t shared_bytes = 0;      // the most that a block may have
     MatrixLibrary* library = nullptr;  // null: there is none, the kernels of gemm.cu are used
 };
 struct Event {
@@ -113,6 +114,8 @@ void fill_products(DeviceOps& ops);
 void fill_gemm(DeviceOps& ops);
 void fill_experts(DeviceOps& ops);
 void fill_kv(DeviceOps& ops);
+void fill_kv_states(DeviceOps& ops);
+void fill_kv_orders(DeviceOps& ops);
 void fill_attention(DeviceOps& ops);
 
 // All of them.

@@ -132,6 +132,7 @@ DeviceFault create_stream(int device, DeviceStream* stream) {
     made->device = device;
     made->multiprocessors = std::max(1, properties.multiProcessorCount);
     made->capability = properties.major * 10 + properties.minor;
+    made->shared_bytes = properties.sharedMemPerBlockOptin;
     DeviceFault fault =
         fault_of(cudaStreamCreateWithFlags(&made->stream, cudaStreamNonBlocking), device, "cudaStreamCreateWithFlags");
     if (fault) {
@@ -291,6 +292,8 @@ const DeviceOps& table() {
         fill_gemm(ops);
         fill_experts(ops);
         fill_kv(ops);
+        fill_kv_states(ops);
+        fill_kv_orders(ops);
         fill_attention(ops);
         return ops;
     }();

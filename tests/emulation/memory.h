@@ -9,7 +9,7 @@ bool free_device(void* memory);                                      // false: n
 [[nodiscard]] std::size_t used_bytes(int device);
 [[nodiscard]] std::size_t device_allocations();
 // Is [memory, memory + bytes) device memory, host memory, or partly beyond a device allocation?
-enum class Where { host, device, broken };
+enum class Where { host, device, partly };
 [[nodiscard]] Where where(const void* memory, std::size_t bytes);
 [[nodiscard]] bool canaries_whole();
 

@@ -1,5 +1,6 @@
 // The device that a conformance test runs on: HETERO_TEST_DEVICE=cuda: the first GPU, or the test is skipped; else the
-// emulated one, in three orders of its threads.
+// emulated one, in three orders of its threads, one with device memory out of the host's reach, one with work done
+// late.
 #pragma once
 #include <doctest/doctest.h>
 
@@ -92,6 +93,8 @@ void on_device(const Body& body) {
         CAPTURE(static_cast<int>(order));
         emulation::Settings settings;
         settings.order = order;
+        settings.strict_host = order == Order::backward;
+        settings.late = order == Order::shuffled;
         const emulation::Configured configured(settings);
         body(Device(kernels::emulated_ops()));
     }

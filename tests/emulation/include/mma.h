@@ -1,5 +1,5 @@
 // Products of small matrices by a warp (the C++ interface of nvcuda::wmma, CUDA C++ Programming Guide, "Warp Matrix
-// Functions"). A lane holds every 32nd element; which one it is, is nobody's business, there or here.
+// Functions"). Which elements a lane holds is nobody's business, there or here.
 #pragma once
 #include <type_traits>
 
@@ -20,7 +20,8 @@ inline float wide(__half x) { return __half2float(x); }
 inline float wide(__nv_bfloat16 x) { return __bfloat162float(x); }
 inline int wide(signed char x) { return x; }
 
-// Rows and columns: m x k of a, k x n of b, m x n of an accumulator. Element e of lane l is e * 32 + l, by rows.
+// Rows and columns: m x k of a, k x n of b, m x n of an accumulator. By rows, element e of lane l is l * num_elements
+// + e.
 template <class Use, int m, int n, int k, class T, class Layout = void>
 struct fragment {
     static constexpr int rows = std::is_same_v<Use, matrix_b> ? k : m, cols = std::is_same_v<Use, matrix_a> ? k : n;
@@ -35,7 +36,8 @@ void fill_fragment(fragment<Use, m, n, k, T, Layout>& f, V value) {
 }
 
 inline void check_matrix(const void* at, unsigned ldm, std::size_t size) {
-    if (reinterpret_cast<std::uintptr_t>(at) % 32 != 0) hetero::emulation::refuse("a matrix is not aligned to 32 bytes");
+    if (reinterpret_cast<std::uintptr_t>(at) % 32 != 0)
+        hetero::emulation::refuse("a matrix is not aligned to 32 bytes");
     if (ldm * size % 16 != 0) hetero::emulation::refuse("the rows of a matrix are not a multiple of 16 bytes apart");
 }
 
@@ -44,7 +46,7 @@ void load_by(fragment<Use, m, n, k, T, Layout>& f, const T* at, unsigned ldm, bo
     check_matrix(at, ldm, sizeof(T));
     const unsigned lane = hetero::emulation::lane_number();
     for (unsigned e = 0; e < f.num_elements; ++e) {
-        const unsigned i = e * 32 + lane, row = i / f.cols, col = i % f.cols;
+        const unsigned i = lane * f.num_elements + e, row = i / f.cols, col = i % f.cols;
         f.x[e] = by_rows ? at[row * ldm + col] : at[col * ldm + row];
     }
 }
@@ -61,7 +63,7 @@ void store_matrix_sync(T* at, const fragment<accumulator, m, n, k, T>& f, unsign
     check_matrix(at, ldm, sizeof(T));
     const unsigned lane = hetero::emulation::lane_number();
     for (unsigned e = 0; e < f.num_elements; ++e) {
-        const unsigned i = e * 32 + lane, row = i / f.cols, col = i % f.cols;
+        const unsigned i = lane * f.num_elements + e, row = i / f.cols, col = i % f.cols;
         at[layout == mem_row_major ? row * ldm + col : col * ldm + row] = f.x[e];
     }
 }
@@ -85,16 +87,18 @@ void mma_sync(fragment<accumulator, m, n, k, Acc>& d, const fragment<matrix_a, m
         Acc left[m][k], right[k][n], sum[m][n];
         for (int lane = 0; lane < 32; ++lane) {
             const auto& one = *static_cast<const Item*>(items[lane]);
-            for (int e = 0; e < m * k / 32; ++e) (&left[0][0])[e * 32 + lane] = static_cast<Acc>(wide(one.a->x[e]));
-            for (int e = 0; e < k * n / 32; ++e) (&right[0][0])[e * 32 + lane] = static_cast<Acc>(wide(one.b->x[e]));
-            for (int e = 0; e < m * n / 32; ++e) (&sum[0][0])[e * 32 + lane] = one.c->x[e];
+            for (int e = 0; e < m * k / 32; ++e)
+                (&left[0][0])[lane * (m * k / 32) + e] = static_cast<Acc>(wide(one.a->x[e]));
+            for (int e = 0; e < k * n / 32; ++e)
+                (&right[0][0])[lane * (k * n / 32) + e] = static_cast<Acc>(wide(one.b->x[e]));
+            for (int e = 0; e < m * n / 32; ++e) (&sum[0][0])[lane * (m * n / 32) + e] = one.c->x[e];
         }
         for (int i = 0; i < m; ++i)
             for (int j = 0; j < k; ++j)
                 for (int l = 0; l < n; ++l) sum[i][l] += left[i][j] * right[j][l];
         for (int lane = 0; lane < 32; ++lane)
             for (int e = 0; e < m * n / 32; ++e)
-                static_cast<const Item*>(items[lane])->d->x[e] = (&sum[0][0])[e * 32 + lane];
+                static_cast<const Item*>(items[lane])->d->x[e] = (&sum[0][0])[lane * (m * n / 32) + e];
     });
 }
 

@@ -2,7 +2,7 @@
 #pragma once
 #include <algorithm>
 
-#include "kernels/cuda/kv_rows.h"
+#include "kernels/cuda/kv_rows.cuh"
 
 namespace hetero::kernels::HETERO_DEVICE_BACKEND {
 
@@ -34,6 +34,14 @@ __host__ __device__ inline Spans spans_at(int position, std::size_t window) {
 __device__ inline float score_of(const DeviceAttention& attention, float dot) {
     const float score = dot * attention.scale;
     return attention.softcap > 0 ? attention.softcap * tanhf(score / attention.softcap) : score;
+}
+
+// A latent is a key whose first dims are the value.
+[[nodiscard]] __host__ __device__ inline bool is_latent(const DeviceAttention& attention) {
+    return attention.query_dim != attention.k.head_dim;
+}
+[[nodiscard]] inline const DeviceKv& values_of(const DeviceAttention& attention) {
+    return is_latent(attention) ? attention.k : attention.v;
 }
 
 // attention_decode.cu: tokens [first, first + n_tokens), queries rotated already.

@@ -2,7 +2,7 @@
 #pragma once
 #include <algorithm>
 
-#include "kernels/cuda/kv_rows.h"
+#include "kernels/cuda/kv_rows.cuh"
 
 namespace hetero::kernels::HETERO_DEVICE_BACKEND {
 
@@ -37,11 +37,11 @@ __device__ inline std::uint8_t pair_of(std::uint8_t low, std::uint8_t high) {
 }
 
 // A row x of n values in shared memory by one warp, in groups of `group`: codes to q (shared memory, a byte each), the
-// scale of group g to put(g, scale). False where a group has no finite scale.
+// scale of group g to put(g, scale). The first value of the first group that has no finite scale, or -1.
 template <class Put>
-__device__ inline bool encode_groups(KvCodes codes, const float* x, int n, int group, std::uint8_t* q, Put put) {
+__device__ inline int encode_groups(KvCodes codes, const float* x, int n, int group, std::uint8_t* q, Put put) {
     const int lane = static_cast<int>(threadIdx.x) % warp_size;
-    bool finite = true;
+    int failed = -1;
     for (int begin = 0, index = 0; begin < n; begin += group, ++index) {
         const int end = std::min(begin + group, n);
         float low = INFINITY, high = -INFINITY;
@@ -54,14 +54,16 @@ __device__ inline bool encode_groups(KvCodes codes, const float* x, int n, int g
             high = fmaxf(high, __shfl_xor_sync(all_lanes, high, distance));
         }
         const GroupScale found = scale_of(codes, low, high);
-        finite = finite && found.finite;
         if (lane == 0) put(index, found);
+        if (!found.finite) {
+            failed = failed < 0 ? begin : failed;
+            continue;
+        }
         const float scale = f16_to_f32(found.scale), zero = f16_to_f32(found.zero);
-        if (!found.finite) continue;
         for (int i = begin + lane; i < end; i += warp_size) q[i] = code_of(codes, x[i], scale, zero);
     }
     __syncwarp();
-    return finite;
+    return failed;
 }
 
 // n codes of a row, from shared memory to where it is kept, by one warp.
@@ -73,6 +75,35 @@ __device__ inline void write_codes(KvCodes codes, const std::uint8_t* q, int n, 
     }
     for (int i = lane; i < (n + 1) / 2; i += warp_size)
         to[i] = pair_of(q[2 * i], 2 * i + 1 < n ? q[2 * i + 1] : std::uint8_t{0});
+}
+
+// n (1 or 2) channels side by side over `rows` tokens, by one thread: read(row, i), put(i, scale), and the codes to
+// to + row * row_bytes, a byte each, or both in one. False where a scale is not finite.
+template <class Read, class Put>
+__device__ inline bool encode_channels(KvCodes codes, int n, int rows, std::uint8_t* to, std::size_t row_bytes,
+                                       Read read, Put put) {
+    float scale[2] = {}, zero[2] = {};
+    bool finite = true;
+    for (int i = 0; i < n; ++i) {
+        float low = INFINITY, high = -INFINITY;
+        for (int row = 0; row < rows; ++row) {
+            const float value = read(row, i);
+            low = fminf(low, value);
+            high = fmaxf(high, value);
+        }
+        const GroupScale found = scale_of(codes, low, high);
+        put(i, found);
+        finite = finite && found.finite;
+        scale[i] = f16_to_f32(found.scale);
+        zero[i] = f16_to_f32(found.zero);
+    }
+    for (int row = 0; finite && row < rows; ++row, to += row_bytes) {
+        std::uint8_t q[2] = {};
+        for (int i = 0; i < n; ++i) q[i] = code_of(codes, read(row, i), scale[i], zero[i]);
+        to[0] = is_paired(codes) ? pair_of(q[0], q[1]) : q[0];
+        if (!is_paired(codes) && n == 2) to[1] = q[1];
+    }
+    return finite;
 }
 
 }  // namespace hetero::kernels::HETERO_DEVICE_BACKEND

@@ -3,7 +3,7 @@
 #include "kernels/common/codes.h"
 #include "kernels/common/fp8.h"
 #include "kernels/common/half.h"
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/halves.cuh"
 
 namespace hetero::kernels::HETERO_DEVICE_BACKEND {
 
@@ -50,7 +50,7 @@ __device__ inline void read_plain(const T* from, int n, T (&x)[chunk_dims]) {
 }
 
 __device__ inline float f16_at(const std::byte* tile, std::size_t offset, std::size_t index) {
-    return f16_to_f32(*reinterpret_cast<const std::uint16_t*>(tile + offset + 2 * index));
+    return widen<__half>(*reinterpret_cast<const std::uint16_t*>(tile + offset + 2 * index));
 }
 __device__ inline float code_value(KvCodes codes, unsigned code) {
     switch (codes) {
@@ -62,6 +62,22 @@ __device__ inline float code_value(KvCodes codes, unsigned code) {
             return e4m3fn_to_f32(static_cast<std::uint8_t>(code));
         default:
             return static_cast<float>(code);
+    }
+}
+__device__ inline void code_values(KvCodes codes, const std::uint8_t (&q)[chunk_dims], float (&x)[chunk_dims]) {
+    const auto all = [&](auto value) {
+#pragma unroll
+        for (int i = 0; i < chunk_dims; ++i) x[i] = value(q[i]);
+    };
+    switch (codes) {  // once for all
+        case KvCodes::i8:
+            return all([](unsigned code) { return code_value(KvCodes::i8, code); });
+        case KvCodes::i4:
+            return all([](unsigned code) { return code_value(KvCodes::i4, code); });
+        case KvCodes::e4m3fn:
+            return all([](unsigned code) { return code_value(KvCodes::e4m3fn, code); });
+        default:
+            return all([](unsigned code) { return code_value(KvCodes::u8, code); });
     }
 }
 // Whether dims in order share scales by eights.
@@ -84,7 +100,7 @@ __device__ inline void read_row(const DeviceKv& kv, const std::byte* tile, int r
         std::uint16_t bits[chunk_dims];
         read_plain(reinterpret_cast<const std::uint16_t*>(tile) + at, n, bits);
 #pragma unroll
-        for (int i = 0; i < chunk_dims; ++i) x[i] = S == Stored::f16 ? f16_to_f32(bits[i]) : bf16_to_f32(bits[i]);
+        for (int i = 0; i < chunk_dims; ++i) x[i] = S == Stored::f16 ? widen<__half>(bits[i]) : bf16_to_f32(bits[i]);
     } else {
         std::uint8_t codes[chunk_dims];
         if (is_paired(kv.codes)) {
@@ -108,19 +124,21 @@ __device__ inline void read_row(const DeviceKv& kv, const std::byte* tile, int r
                 for (int i = 0; i < chunk_dims; ++i) codes[i] = i < n ? from[i] : std::uint8_t{0};
             }
         }
-        const bool shared = groups_hold_chunks(kv);
-        float scale = 0, zero = 0;
+        code_values(kv.codes, codes, x);
+        if (groups_hold_chunks(kv)) {
+            const std::size_t index = scale_index(kv, row, dim);
+            const float scale = f16_at(tile, kv.scale_offset, index);
+            const float zero = kv.zero_offset != 0 ? f16_at(tile, kv.zero_offset, index) : 0;
+#pragma unroll
+            for (int i = 0; i < chunk_dims; ++i) x[i] = i < n ? fmaf(x[i], scale, zero) : 0.0F;
+            return;
+        }
+#pragma unroll
         for (int i = 0; i < chunk_dims; ++i) {
-            if (i >= n) {
-                x[i] = 0;
-                continue;
-            }
-            if (i == 0 || !shared) {
-                const std::size_t index = scale_index(kv, row, dim + i);
-                scale = f16_at(tile, kv.scale_offset, index);
-                zero = kv.zero_offset != 0 ? f16_at(tile, kv.zero_offset, index) : 0;
-            }
-            x[i] = fmaf(code_value(kv.codes, codes[i]), scale, zero);
+            const std::size_t index = scale_index(kv, row, i < n ? dim + i : dim);
+            const float scale = f16_at(tile, kv.scale_offset, index);
+            const float zero = kv.zero_offset != 0 ? f16_at(tile, kv.zero_offset, index) : 0;
+            x[i] = i < n ? fmaf(x[i], scale, zero) : 0.0F;
         }
     }
 }
@@ -130,14 +148,7 @@ __device__ inline void read_tail(const std::uint16_t* row, int dim, int n, float
     std::uint16_t bits[chunk_dims];
     read_plain(row + dim, n, bits);
 #pragma unroll
-    for (int i = 0; i < chunk_dims; ++i) x[i] = f16_to_f32(bits[i]);
-}
-
-// The part of the row that V is read from: a latent layer's values are the first dims of its K.
-inline DeviceKv values_of(const DeviceAttention& attention) {
-    const bool latent = attention.query_dim != attention.k.head_dim;
-    DeviceKv v = latent ? attention.k : attention.v;
-    return v;
+    for (int i = 0; i < chunk_dims; ++i) x[i] = widen<__half>(bits[i]);
 }
 
 // y = H x / sqrt(n) in place, over `n` floats in shared memory and blocks of the largest power of two that divides n;

@@ -123,6 +123,32 @@ TEST_CASE("sequences together have the bits of each alone, on shared pages") {
     }
 }
 
+TEST_CASE("many sequences of a step are multiplied on matrix units, and move by their rounding only") {
+    constexpr std::size_t n = 11;
+    const auto first = session_of(tiny_model("qwen2/bf16"), {.precision = Precision::fast, .sequences = n});
+    prefill(*first, some_tokens(20));
+    std::vector<std::unique_ptr<Session>> others;
+    std::vector<Session::Step> steps = {{first.get(), 0}};
+    for (std::size_t i = 1; i < n; ++i) {
+        others.push_back(must(first->fork(20)));
+        steps.push_back({others.back().get(), static_cast<TokenId>(i)});
+    }
+    std::vector<std::vector<float>> together(n);
+    must(Session::decode_together(steps, [&](std::size_t index, std::span<const float> logits) -> Status {
+        together[index].assign(logits.begin(), logits.end());
+        return {};
+    }));
+    for (std::size_t i = 0; i < n; ++i) {
+        must(steps[i].session->truncate(20));
+        const auto alone = step(*steps[i].session, steps[i].token);
+        float most = 0;
+        for (const float value : alone) most = std::max(most, std::fabs(value));
+        const double moved = largest_difference(together[i], alone);
+        CHECK(moved <= 0.1 * most);
+        CHECK(moved > 0);
+    }
+}
+
 TEST_CASE("a truncated session computes the same bits again") {
     for (const std::string name : {"llama3_rope/bf16", "deepseek_v3/bf16"}) {
         const auto session = session_of(tiny_model(name));

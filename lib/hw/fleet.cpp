@@ -62,6 +62,7 @@ Result<ProfileTexts> fleet_profile(std::span<const RankProfile> ranks, std::vect
                                    const std::string& links_method) try {
     std::vector<std::string> keys, names, name_of_rank;
     Json machines = Json::array();
+    bool quick = false;
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
         const std::string& key = ranks[rank].machine;
         auto known = static_cast<std::size_t>(std::find(keys.begin(), keys.end(), key) - keys.begin());
@@ -79,6 +80,7 @@ Result<ProfileTexts> fleet_profile(std::span<const RankProfile> ranks, std::vect
         if (machines[known].contains("cpu") || ranks[rank].json.empty()) continue;
         const Json profile = Json::parse(ranks[rank].json, nullptr, false);
         if (!profile.is_object()) return fail(Errc::bad_input, "rank {}: its profile is no JSON object", rank);
+        if (profile.contains("source")) quick = quick || profile.at("source").value("quick", false);
         for (const auto& [section, content] : profile.items())
             if (section != "profile_schema" && section != "source") machines[known][section] = content;
     }
@@ -87,7 +89,7 @@ Result<ProfileTexts> fleet_profile(std::span<const RankProfile> ranks, std::vect
             return fail(Errc::bad_input, "{}: no rank has made its profile", machine.at("name").get<std::string>());
     Json document;
     document["profile_schema"] = profile_schema;
-    document["source"] = {{"kind", to_string(Origin::measured)}, {"note", "hw-probe"}};
+    document["source"] = {{"kind", to_string(Origin::measured)}, {"note", "hw-probe"}, {"quick", quick}};
     document["machines"] = machines;
     document["links_method"] = links_method;
     document["links"] = Json::array();

@@ -52,7 +52,7 @@ Result<ProfileTexts> probe(const ProbeOptions& options) {
         context.threads = options.threads > 0 ? options.threads : context.limits.threads();
         Json document;
         document["profile_schema"] = profile_schema;
-        document["source"] = {{"kind", to_string(Origin::measured)}, {"note", "hw-probe"}};
+        document["source"] = {{"kind", to_string(Origin::measured)}, {"note", "hw-probe"}, {"quick", options.quick}};
         document["threads_measured"] = context.threads;
         for (const Section& section : sections) {
             try {
@@ -60,6 +60,10 @@ Result<ProfileTexts> probe(const ProbeOptions& options) {
             } catch (const std::exception& error) {
                 put_unknown(document, section.name, error.what());
             }
+        }
+        if (options.stages) {
+            HETERO_TRY(const std::string stages, options.stages());
+            document["stages"] = Json::parse(stages);
         }
         ProfileTexts profile;
         // Host names, paths and what drivers say need not be UTF-8.

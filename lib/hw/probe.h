@@ -1,6 +1,7 @@
 // What this machine is and what it reaches: one profile, from small probes (one file each in probes/).
 // The fields are described in hetero-hw(5).
 #pragma once
+#include <functional>
 #include <string>
 
 #include "base/result.h"
@@ -13,6 +14,8 @@ struct ProbeOptions {
     double seconds_each = 0.3;    // budget of one timed probe
     int threads = 0;              // of the probes that use all threads; 0: as many as this process may use
     std::string disk_path = ".";  // directory for the disk probe
+    // The section "stages" as JSON, by whoever can run models; called last. Empty: the profile has none.
+    std::function<Result<std::string>()> stages;
     std::string
         root;  // stands in for / in what is read from /proc and /sys (a recorded machine); nothing else is probed then
 };

@@ -219,6 +219,11 @@ Status read_cpu(const Table& machine, Origin origin, Device& cpu) {
     cpu.name = table.text("model");
     cpu.memory_bytes = machine.table("memory").bytes("memory_usable_bytes");
     HETERO_CHECK(table.number("threads_default", cpu.threads));
+    for (const Table& domain : machine.table("energy").tables("rapl_domains")) {
+        const auto limit_w = domain.figure("power_limit_w");
+        if (limit_w && domain.text("label").starts_with("package"))
+            cpu.power_limit_w = cpu.power_limit_w.value_or(0) + *limit_w;
+    }
     HETERO_CHECK(read_bandwidth(machine.table("memory_bandwidth"), origin, cpu.bandwidth));
     return read_kernels(machine, origin, cpu);
 }
@@ -266,6 +271,34 @@ Status read_storage(const Table& table, Origin origin, StorageRate& out) {
     return {};
 }
 
+Status read_stages(const Table& table, StageTimes& out) {
+    constexpr int most_tokens = 1 << 30, most_sequences = 1 << 20;
+    out.model = table.text("model");
+    out.weights_digest = table.text("weights_digest");
+    out.dtype = table.text("dtype");
+    HETERO_CHECK(table.number("threads", out.threads));
+    int value = 0;
+    HETERO_CHECK(table.number("chunk_tokens", value, most_tokens));
+    out.chunk_tokens = value;
+    for (const Table& entry : table.tables("prefill")) {
+        HETERO_CHECK(entry.need({"tokens", "seconds"}));
+        int tokens = 0, cached = 0;
+        HETERO_CHECK(entry.number("tokens", tokens, most_tokens));
+        HETERO_CHECK(entry.number("cached_tokens", cached, most_tokens));
+        if (tokens <= cached) return entry.wrong("tokens", "must be more than 'cached_tokens'");
+        out.prefill.push_back({double(tokens), double(cached), *entry.figure("seconds")});
+    }
+    for (const Table& entry : table.tables("decode")) {
+        HETERO_CHECK(entry.need({"context_tokens", "step_seconds"}));
+        int context = 0, sequences = 1;
+        HETERO_CHECK(entry.number("context_tokens", context, most_tokens));
+        HETERO_CHECK(entry.number("sequences", sequences, most_sequences));
+        if (sequences == 0) return entry.wrong("sequences", "is 0");
+        out.decode.push_back({double(context), double(sequences), *entry.figure("step_seconds")});
+    }
+    return {};
+}
+
 Status read_machine(const Table& table, Origin origin, Machine& out) {
     for (const std::uint64_t rank : table.list<std::uint64_t>("ranks")) {
         if (rank > INT_MAX) return table.wrong("ranks", "{} is no rank", rank);
@@ -273,6 +306,10 @@ Status read_machine(const Table& table, Origin origin, Machine& out) {
     }
     HETERO_CHECK(read_cpu(table, origin, out.cpu));
     HETERO_CHECK(read_gpus(table.table("gpus"), origin, out.gpus));
+    for (const Table& stages : table.tables("stages")) {
+        HETERO_CHECK(read_stages(stages, out.stages.emplace_back()));
+        out.stages.back().machine = out.cpu.name;
+    }
     HETERO_CHECK(read_storage(table.table("disk"), origin, out.disk));
     HETERO_CHECK(read_storage(table.table("shm"), origin, out.shm));
     if (!out.shm.free_bytes) out.shm.free_bytes = table.table("memory").bytes("shm_free_bytes");
@@ -328,6 +365,7 @@ Result<Profile> from_document(const Json& document, const std::string& name) {
     const Table source = root.table("source");
     HETERO_CHECK(read_origin(source, "kind", profile.origin, profile.origin));
     profile.note = source.text("note");
+    profile.quick = source.flag("quick").value_or(false);
     const std::vector<Table> machines = root.tables("machines");
     if (machines.empty()) {
         Machine& machine = profile.machines.emplace_back();

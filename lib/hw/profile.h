@@ -82,6 +82,24 @@ struct Device {
     std::optional<double> power_limit_w;
 };
 
+// What prefill and decode of one model took on a device, end to end, at some lengths.
+struct StageTimes {
+    std::string model, machine;  // for people
+    std::string weights_digest;  // of the weights that were run, in hex; empty: not known
+    std::string dtype;           // of most of them: "int4"; empty: not known
+    int threads = 0;             // 0: not known
+    double chunk_tokens = 0;     // that prefill computed at once; 0: whole prompts
+    struct Prefill {
+        double tokens = 0, cached_tokens = 0, seconds = 0;
+    };
+    struct Decode {
+        double context_tokens = 0;  // of all sequences together
+        double sequences = 1, step_seconds = 0;
+    };
+    std::vector<Prefill> prefill;
+    std::vector<Decode> decode;
+};
+
 struct StorageRate {
     std::string path, file_system;
     Origin origin = Origin::measured;
@@ -95,6 +113,7 @@ struct Machine {
     std::vector<int> ranks;  // of the job that measured it
     Device cpu;
     std::vector<Device> gpus;
+    std::vector<StageTimes> stages;  // of models that ran on the CPUs
     StorageRate disk, shm;
     std::optional<std::uint64_t> memlock_bytes;  // none: no limit, or not known (memlock_unlimited)
     std::optional<bool> memlock_unlimited, clock_synchronized, cma_allowed;
@@ -126,6 +145,7 @@ struct Link {
 
 struct Profile {
     Origin origin = Origin::measured;  // of what does not say it itself
+    bool quick = false;                // measured in little time: rates are rough
     std::string note;                  // who measured or published it
     std::vector<Machine> machines;     // at least one
     std::vector<Link> links;

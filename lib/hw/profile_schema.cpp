@@ -34,7 +34,7 @@ struct Field {
 
 using enum Kind;
 
-constexpr std::array source{Field{"kind"}, Field{"note"}, Field{"date"}};
+constexpr std::array source{Field{"kind"}, Field{"note"}, Field{"date"}, Field{"quick", flag}};
 constexpr std::array host{Field{"hostname"}, Field{"kernel"}, Field{"architecture"}, Field{"os"}};
 constexpr std::array cpu{Field{"model"},
                          Field{"vendor"},
@@ -153,7 +153,8 @@ constexpr std::array rapl_domains{Field{"domain"},
                                   Field{"readable", flag},
                                   Field{"energy_j", figure},
                                   Field{"energy_range_j", figure},
-                                  Field{"power_w", figure}};
+                                  Field{"power_w", figure},
+                                  Field{"power_limit_w", figure}};
 constexpr std::array energy{Field{"rapl_domains", tables, rapl_domains}};
 constexpr std::array clock_fields{Field{"clock_source"}, Field{"clock_resolution_ns", count},
                                   Field{"clock_read_ns", figure}, Field{"synchronized", flag},
@@ -174,6 +175,18 @@ constexpr std::array storage{Field{"path"},
                              Field{"write_gb_per_s", figure},
                              Field{"read_gb_per_s", figure}};
 
+constexpr std::array stage_prefill{Field{"tokens", count}, Field{"cached_tokens", count}, Field{"seconds", figure}};
+constexpr std::array stage_decode{Field{"context_tokens", count}, Field{"sequences", count},
+                                  Field{"step_seconds", figure}};
+constexpr std::array stages{Field{"model"},
+                            Field{"weights_digest"},
+                            Field{"dtype"},
+                            Field{"threads", count},
+                            Field{"chunk_tokens", count},
+                            Field{"method"},
+                            Field{"prefill", tables, stage_prefill},
+                            Field{"decode", tables, stage_decode}};
+
 // Of one machine.
 constexpr std::array machine{Field{"threads_measured", count},
                              Field{"host", table, host},
@@ -192,7 +205,8 @@ constexpr std::array machine{Field{"threads_measured", count},
                              Field{"attention", table, attention},
                              Field{"kv_codecs", table, kv_codecs},
                              Field{"disk", table, storage},
-                             Field{"shm", table, storage}};
+                             Field{"shm", table, storage},
+                             Field{"stages", tables, stages}};
 
 constexpr std::array fleet_machine =
     joined(std::array{Field{"name"}, Field{"ranks", counts}, Field{"count", count}}, machine);

@@ -135,6 +135,16 @@ std::string to_summary(const Json& document) {
                                   text(disk, "file_system"), text(disk, "write_gb_per_s"), text(disk, "read_gb_per_s"),
                                   size(disk, "free_bytes")));
     device_lines(document, page);
+    if (known(document, "stages")) {
+        for (const Json& entry : document.at("stages")) {
+            page.line("Model", fmt::format("{}, {} threads", text(entry, "model"), text(entry, "threads")));
+            for (const Json& point : entry.at("prefill"))
+                page.line("", fmt::format("prefill of {} tokens: {} s", text(point, "tokens"), text(point, "seconds")));
+            for (const Json& point : entry.at("decode"))
+                page.line("", fmt::format("step of {} with {} tokens: {} s", text(point, "sequences"),
+                                          text(point, "context_tokens"), text(point, "step_seconds")));
+        }
+    }
     return page.take();
 }
 

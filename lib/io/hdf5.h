@@ -11,7 +11,8 @@
 // - Numbers are handed over in the file's own type. The library converts nothing: 1.10.8 rounds float to half wrongly.
 //
 // Format: https://docs.hdfgroup.org/hdf5/develop/_f_m_t3.html
-// Not thread-safe beyond what the installed library is: use one File from one thread at a time.
+// One File is for one thread at a time. Files of different threads may be used at once: calls of the library take
+// turns, bytes of datasets move without it.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -35,6 +36,14 @@ public:
     [[nodiscard]] virtual std::uint64_t size() const noexcept = 0;
     virtual Status read_at(std::uint64_t offset, std::span<std::byte> out) = 0;  // all of it, or bad_input
     virtual Status write_at(std::uint64_t offset, std::span<const std::byte> bytes) = 0;
+    // The same, at some time before settle() has returned; until then `owner` keeps the bytes. Errors: of this write or
+    // of an earlier one.
+    virtual Status write_later(std::uint64_t offset, std::span<const std::byte> bytes,
+                               std::shared_ptr<const void> /*owner*/) {
+        return write_at(offset, bytes);
+    }
+    [[nodiscard]] virtual std::uint64_t unsettled() { return 0; }  // of those writes, how many are not done
+    virtual Status settle() { return {}; }
     virtual Status resize(std::uint64_t bytes) = 0;
     virtual void expect(std::uint64_t /*bytes*/) noexcept {}  // a hint: about so much will be written
 };
@@ -103,10 +112,11 @@ public:
         return std::optional<T>(std::move(std::get<T>(*value)));
     }
 
-    // Of datasets only. `bytes` must have the dataset's size.
+    // Of datasets only. `bytes` must have the dataset's size; with an owner they are written by File::finish(), as
+    // ByteStore::write_later() does.
     [[nodiscard]] const Extent& extent() const noexcept { return extent_; }
     [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
-    Status write(std::span<const std::byte> bytes);
+    Status write(std::span<const std::byte> bytes, std::shared_ptr<const void> owner = nullptr);
     [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }  // in the file, of what it has
     Status read(std::span<std::byte> out) const;
 

@@ -3,6 +3,7 @@
 #include <hdf5.h>
 
 #include <array>
+#include <mutex>
 #include <optional>
 
 #include "io/hdf5.h"
@@ -33,10 +34,11 @@ struct File::Channel {
     HeapCollection heap;
 };
 
-// Silences the library's printing for the calling thread, for the guard's lifetime.
+// Around all use of the library, which need not be thread-safe: one thread at a time has it, and it prints nothing.
+// library() comes before the first of them: it makes one itself.
 class Quiet {
 public:
-    Quiet() noexcept {
+    Quiet() : turn_(mutex()) {
         H5Eget_auto2(H5E_DEFAULT, &function_, &data_);
         H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
     }
@@ -45,6 +47,11 @@ public:
     Quiet& operator=(const Quiet&) = delete;
 
 private:
+    static std::recursive_mutex& mutex() noexcept {
+        static std::recursive_mutex one;
+        return one;
+    }
+    std::lock_guard<std::recursive_mutex> turn_;
     H5E_auto2_t function_ = nullptr;
     void* data_ = nullptr;
 };

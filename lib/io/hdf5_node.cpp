@@ -92,6 +92,9 @@ Result<Node> Node::create_dataset(const std::string& name, const Extent& extent)
     node.extent_ = extent;
     node.bytes_ = element_bytes(extent.element);
     for (const std::uint64_t n : extent.shape) node.bytes_ *= n;
+    if (node.bytes_ == 0) return node;
+    node.offset_ = H5Dget_offset(id);
+    if (node.offset_ == HADDR_UNDEF) return file_->failure(path + ": the dataset was given no space");
     return node;
 }
 
@@ -147,16 +150,18 @@ Result<Node> Node::open_dataset(const std::string& name) const {
     return node;
 }
 
-Status Node::write(std::span<const std::byte> bytes) {
-    const Quiet quiet;
+// Space was taken when the dataset was made, and its bytes are the file's own: the library has no part in writing them.
+Status Node::write(std::span<const std::byte> bytes, std::shared_ptr<const void> owner) {
     if (bytes.size() != bytes_)
         return fail(Errc::internal, "{}: {} bytes to write, the dataset has {}", path_, bytes.size(), bytes_);
     if (bytes.empty()) return {};
-    if (H5Dwrite(id_, library().types[static_cast<std::size_t>(extent_.element)].get(), H5S_ALL, H5S_ALL, H5P_DEFAULT,
-                 bytes.data()) < 0 ||
-        file_->channel_->error)
-        return file_->failure(path_ + ": cannot write");
-    offset_ = H5Dget_offset(id_);
+    File::Channel& channel = *file_->channel_;
+    if (!channel.error) {
+        const Status status = owner == nullptr ? file_->store_->write_at(offset_, bytes)
+                                               : file_->store_->write_later(offset_, bytes, std::move(owner));
+        if (!status) channel.error = status.error();
+    }
+    if (channel.error) return tl::unexpected<Error>(*channel.error);
     return {};
 }
 

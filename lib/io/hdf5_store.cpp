@@ -7,9 +7,11 @@
 #include <cerrno>
 #include <cstring>
 #include <limits>
+#include <optional>
 
 #include "base/errno_text.h"
 #include "io/hdf5.h"
+#include "io/write_behind.h"
 
 namespace hetero::io {
 namespace {
@@ -50,7 +52,10 @@ private:
 class FileStore final : public ByteStore {
 public:
     FileStore(int fd, std::uint64_t size, bool writable) : fd_(fd), size_(size), writable_(writable) {}
-    ~FileStore() override { ::close(fd_); }
+    ~FileStore() override {
+        behind_.reset();
+        ::close(fd_);
+    }
     FileStore(const FileStore&) = delete;
     FileStore& operator=(const FileStore&) = delete;
 
@@ -63,16 +68,19 @@ public:
     }
 
     Status write_at(std::uint64_t offset, std::span<const std::byte> bytes) override {
-        while (!bytes.empty()) {
-            const ssize_t n = ::pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
-            if (n < 0 && errno == EINTR) continue;
-            if (n < 0) return fail(Errc::resource, "cannot write: {}", errno_text(errno));
-            bytes = bytes.subspan(static_cast<std::size_t>(n));
-            offset += static_cast<std::uint64_t>(n);
-        }
-        size_ = std::max(size_, offset);
+        HETERO_CHECK(write_fully(fd_, offset, bytes));
+        size_ = std::max(size_, offset + bytes.size());
         return {};
     }
+
+    Status write_later(std::uint64_t offset, std::span<const std::byte> bytes,
+                       std::shared_ptr<const void> owner) override {
+        HETERO_CHECK(behind_->write(offset, bytes, std::move(owner)));
+        size_ = std::max(size_, offset + bytes.size());
+        return {};
+    }
+    [[nodiscard]] std::uint64_t unsettled() override { return behind_->unsettled(); }
+    Status settle() override { return behind_->drain(); }
 
     Status resize(std::uint64_t bytes) override {
         while (::ftruncate(fd_, static_cast<off_t>(bytes)) != 0) {
@@ -88,6 +96,10 @@ private:
             const ssize_t n = ::pread(fd_, out.data(), out.size(), static_cast<off_t>(offset));
             if (n < 0 && errno == EINTR) continue;
             if (n < 0) return fail(Errc::resource, "cannot read: {}", errno_text(errno));
+            if (n == 0 && writable_) {  // not there yet: as the driver reads what is beyond the end
+                std::fill(out.begin(), out.end(), std::byte{0});
+                return {};
+            }
             if (n == 0) return fail(Errc::bad_input, "ends at byte {}, {} more were expected", offset, out.size());
             out = out.subspan(static_cast<std::size_t>(n));
             offset += static_cast<std::uint64_t>(n);
@@ -99,6 +111,7 @@ private:
     std::uint64_t size_;
     bool writable_;
     BlockCache cache_;
+    std::optional<WriteBehind> behind_{std::in_place, fd_};
 };
 
 Result<std::unique_ptr<ByteStore>> open_store(const std::string& path, int flags) {

@@ -324,24 +324,19 @@ ConvertMemory convert_memory(const Header& header, std::span<const Scheme> k, st
     for (std::size_t s = 0; s < header.sequences.size(); ++s) {
         for (std::size_t layer = 0; layer < header.k_schemes.size(); ++layer) {
             const std::uint64_t tokens = header.stored_tokens(s, layer);
-            std::uint64_t held = 0;
-            for (const PartId id : {PartId::k, PartId::v})
-                held += part_bytes(header, header.scheme(layer, id), tokens, id);
-            std::uint64_t bytes = held;
+            std::uint64_t held = 0, whole_part = 0;
             for (const PartId id : {PartId::k, PartId::v}) {
                 const Scheme &from = header.scheme(layer, id), &to = (id == PartId::k ? k : v)[layer];
+                held += part_bytes(header, from, tokens, id);
                 if (same_storage(from, to)) continue;
-                const std::uint64_t before = part_bytes(header, from, tokens, id),
-                                    after = part_bytes(header, to, tokens, id);
-                std::uint64_t own = after;
+                held += part_bytes(header, to, tokens, id);
                 // Some are converted all at once, over f32 and back (Converter::convert).
                 const Codec *in = quant::find_codec(from.codec), *out = quant::find_codec(to.codec);
                 const bool whole = in != nullptr && out != nullptr &&
                                    ((from.keeps_rows() && out->quantized()) || (to.keeps_rows() && in->quantized()));
-                if (whole) own += 8 * shape_of(header, tokens, id).elements();
-                bytes = std::max(bytes, held + own);
-                held = held - before + after;
+                if (whole) whole_part = std::max(whole_part, 8 * shape_of(header, tokens, id).elements());
             }
+            const std::uint64_t bytes = held + whole_part;
             if (bytes > most.bytes) most = {bytes, s, layer};
         }
     }
@@ -371,21 +366,25 @@ Result<ConvertReport> convert_state(Source& in, Sink& out, std::span<const Schem
     HETERO_CHECK(out.begin(header));
     ConvertReport report;
     Converter converter(threads);
+    Layer input;
     std::uint64_t values = 0;
     auto run = [&]() -> Status {
         for (std::size_t s = 0; s < from.sequences.size(); ++s) {
             for (std::size_t layer = 0; layer < header.k_schemes.size(); ++layer) {
-                HETERO_TRY(Layer data, in.read_layer());
+                HETERO_CHECK(in.read_into(input));
+                const auto output = std::make_shared<Layer>();
                 const auto begin = std::chrono::steady_clock::now();
                 for (PartId id : {PartId::k, PartId::v}) {
-                    Part& part = data.part(id);
-                    report.bytes_in += stored_bytes(part);
+                    Part &from_part = input.part(id), &part = output->part(id);
+                    report.bytes_in += stored_bytes(from_part);
                     values += from.stored_tokens(s, layer) * from.stored_heads() * from.identity.head_dim(id);
                     const Scheme& scheme = header.scheme(layer, id);
-                    HETERO_TRY(const PartCounts::Count count, count_of(part.scheme, scheme));
+                    HETERO_TRY(const PartCounts::Count count, count_of(from_part.scheme, scheme));
                     ++(report.parts.*count);
-                    if (!same_storage(part.scheme, scheme)) {
-                        auto converted = converter.convert(from, part, scheme, from.stored_tokens(s, layer), id,
+                    if (same_storage(from_part.scheme, scheme)) {
+                        std::swap(part, from_part);
+                    } else {
+                        auto converted = converter.convert(from, from_part, scheme, from.stored_tokens(s, layer), id,
                                                            from.first_token(s, layer));
                         if (!converted) {
                             return fail_with(converted.error(),
@@ -398,7 +397,7 @@ Result<ConvertReport> convert_state(Source& in, Sink& out, std::span<const Schem
                 }
                 if (trace::on())
                     trace::add("convert", fmt::format("layer {}", layer), begin, std::chrono::steady_clock::now());
-                HETERO_CHECK(out.write_layer(data));
+                HETERO_CHECK(out.write_shared(output));
             }
         }
         HETERO_CHECK(in.finish());

@@ -41,8 +41,8 @@ struct ConvertReport {
     [[nodiscard]] bool exact() const noexcept { return parts.lossy + parts.requantized == 0; }
 };
 
-// The most that convert_state holds at once with these schemes: a layer as it was read, a part of it as converted, and
-// the scratch of the threads.
+// The most that convert_state holds at once with these schemes: a layer as it was read, the same as converted, and the
+// scratch of the threads. What a sink has not written yet comes on top: io/write_behind.h.
 struct ConvertMemory {
     std::uint64_t bytes = 0;
     std::size_t sequence = 0, layer = 0;  // which needs them

@@ -58,14 +58,22 @@ public:
         }
     }
 
+    // Header and tables have been checked against the root; a layer that is not handed out need not be right.
+    Status skip_layer() override {
+        if (next_ == layer_count()) return fail(Errc::internal, "{}: no layer is left to skip", name_);
+        ++next_;
+        return {};
+    }
+
     Status finish() override {
-        const std::size_t expected = header_.sequences.size() * header_.identity.n_layers;
-        if (next_ != expected)
-            return fail(Errc::internal, "{}: finished after {} of {} layers", name_, next_, expected);
+        if (next_ != layer_count())
+            return fail(Errc::internal, "{}: finished after {} of {} layers", name_, next_, layer_count());
         return {};  // the root was checked against header and tables by open(), the layers against the tables
     }
 
 private:
+    [[nodiscard]] std::size_t layer_count() const { return header_.sequences.size() * header_.identity.n_layers; }
+
     Status check_format(const h5::Node& root) {
         HETERO_TRY(const std::optional<std::string> format, root.get<std::string>("format"));
         if (!format || *format != format_name)
@@ -276,10 +284,11 @@ private:
         const std::size_t s = next_ / n_layers;
         const auto index = static_cast<std::uint32_t>(next_ % n_layers);
         if (s >= header_.sequences.size()) return fail(Errc::internal, "no layer is left to read");
-        if (index == 0) {
+        if (!layers_ || layers_of_ != s) {
             HETERO_TRY(const h5::Node root, file_->root());
             HETERO_TRY(const h5::Node sequences, root.open_group("sequences"));
             HETERO_TRY(layers_, open_layers(sequences, s));
+            layers_of_ = s;
         }
         HETERO_TRY(const h5::Node group, layers_->open_group(layer_name(index)));
         const LayerShape shape = header_.layer_shape(index);
@@ -365,7 +374,8 @@ private:
     }
 
     std::unique_ptr<h5::File> file_;
-    std::optional<h5::Node> layers_;  // of the sequence being read; closed before file_
+    std::optional<h5::Node> layers_;  // of the sequence layers_of_; closed before file_
+    std::size_t layers_of_ = 0;
     std::string name_;
     Verify verify_;
     std::uint64_t budget_;

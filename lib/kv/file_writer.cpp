@@ -1,3 +1,4 @@
+#include <deque>
 #include <new>
 #include <optional>
 
@@ -90,9 +91,10 @@ std::vector<Attribute> scheme_attributes(const Scheme& scheme, DType value_dtype
 }
 
 Result<h5::Node> write_array(h5::Node& parent, const std::string& name, h5::Element element,
-                             std::vector<std::uint64_t> shape, std::span<const std::byte> bytes) {
+                             std::vector<std::uint64_t> shape, std::span<const std::byte> bytes,
+                             std::shared_ptr<const void> owner = nullptr) {
     HETERO_TRY(h5::Node node, parent.create_dataset(name, {element, std::move(shape)}));
-    HETERO_CHECK(node.write(bytes));
+    HETERO_CHECK(node.write(bytes, std::move(owner)));
     return node;
 }
 
@@ -117,9 +119,21 @@ public:
 
     [[nodiscard]] const std::string& name() const noexcept override { return name_; }
     Status begin(const Header& header) override { return named(begin_(header)); }
-    Status write_layer(const Layer& layer) override { return named(write_layer_(layer)); }
+    Status write_layer(const Layer& layer) override { return named(write_layer_(layer, nullptr)); }
+    Status write_shared(std::shared_ptr<const Layer> layer) override { return named(write_layer_(*layer, layer)); }
     Status complete(const Header& header) override { return named(complete_(header)); }
-    Status commit() override { return named(commit_()); }
+    Status commit() override {
+        const auto written = finish();
+        if (!written) return named(tl::unexpected(written.error()));
+        Status published = publish_(*store_view_);  // whose errors name the output themselves
+        if (!published) {
+            discard();
+            return published;
+        }
+        done_ = true;
+        publish_ = nullptr;
+        return {};
+    }
     void abort(const Error& /*reason*/) noexcept override { discard(); }
     ~FileSink() override { discard(); }
     FileSink(const FileSink&) = delete;
@@ -201,7 +215,8 @@ private:
         return fail(Errc::resource, "not enough memory");
     }
 
-    Status write_layer_(const Layer& layer) try {
+    // Without an owner the layer's bytes are written before this returns.
+    Status write_layer_(const Layer& layer, const std::shared_ptr<const Layer>& owner) try {
         if (!file_) return fail(Errc::internal, "write_layer() before begin() or after the end");
         const std::size_t n_layers = header_.identity.n_layers;
         const std::size_t sequence = next_ / n_layers;
@@ -227,7 +242,8 @@ private:
             const std::optional<h5::Element> element = element_of(tensor.dtype);
             if (!element) return fail(Errc::internal, "no file type for {}", kernels::dtype_info(tensor.dtype).name);
             HETERO_TRY(h5::Node node, write_array(group, column_name(shape.kind, column), *element,
-                                                  file_shape(shape.kind, tensor.shape), tensor.bytes));
+                                                  file_shape(shape.kind, tensor.shape), tensor.bytes, owner));
+            if (owner && !tensor.bytes.empty()) ++writes_;
             if (column < Column::k_scale)
                 HETERO_CHECK(set_all(node, scheme_attributes(layer.part(part_of(column)).scheme, tensor.dtype)));
             written.offsets[static_cast<std::size_t>(part_of(column))][array_of(column)] = node.offset();
@@ -240,11 +256,18 @@ private:
         }
         if (written_) {
             written.checksums = tables_.back().back();
-            written_(std::move(written));
+            on_their_way_.emplace_back(writes_, std::move(written));
+            tell_written();
         }
         return {};
     } catch (const std::bad_alloc&) {
         return fail(Errc::resource, "not enough memory");
+    }
+
+    void tell_written() {
+        const std::uint64_t done = writes_ - store_view_->unsettled();
+        for (; !on_their_way_.empty() && on_their_way_.front().first <= done; on_their_way_.pop_front())
+            written_(std::move(on_their_way_.front().second));
     }
 
     // uint32 [layer][column][chunk]; 0 where a layer has no such array or chunk.
@@ -264,7 +287,8 @@ private:
                              std::as_bytes(std::span(table)));
     }
 
-    Status commit_() try {
+    // The finished file, which what comes back owns.
+    Result<std::unique_ptr<Source>> finish() try {
         if (!file_) return fail(Errc::internal, "commit() before begin() or after the end");
         const std::size_t expected = header_.sequences.size() * header_.identity.n_layers;
         if (next_ != expected) return fail(Errc::internal, "commit() after {} of {} layers", next_, expected);
@@ -278,14 +302,11 @@ private:
             HETERO_CHECK(root.set("state", text(state_complete)));
         }
         HETERO_CHECK(file_->finish());
+        if (written_) tell_written();
         store_ = file_->release_store();
         file_.reset();
         // What was closed without an error may still not be there: only what reads back is published.
-        HETERO_TRY(const std::unique_ptr<Source> written, open_store(std::move(store_), "reading it back", {}));
-        HETERO_CHECK(publish_(*store_view_));
-        done_ = true;
-        publish_ = nullptr;
-        return {};
+        return open_store(std::move(store_), "reading it back", {});
     } catch (const std::bad_alloc&) {
         return fail(Errc::resource, "not enough memory");
     }
@@ -299,6 +320,8 @@ private:
     std::unique_ptr<h5::File> file_;
     std::optional<h5::Node> layers_, integrity_;  // closed before file_
     std::vector<std::vector<LayerChecksums>> tables_;
+    std::deque<std::pair<std::uint64_t, WrittenLayer>> on_their_way_;  // with the writes_ that there were after it
+    std::uint64_t writes_ = 0;                                         // that the store does at a time of its own
     std::size_t next_ = 0;
     bool done_ = false;
 };

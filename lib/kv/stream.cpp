@@ -48,6 +48,11 @@ Status Source::read_into(Layer& layer) {
     return {};
 }
 
+Status Source::skip_layer() {
+    HETERO_CHECK(read_layer());
+    return {};
+}
+
 Status Sink::complete(const Header& /*header*/) {
     return fail(Errc::internal, "{}: it takes no logits after the layers", name());
 }

@@ -18,6 +18,8 @@ public:
     virtual Result<Layer> read_layer() = 0;
     // The same, into `layer`, whose memory is used again; what it held is lost, also where there is an error.
     virtual Status read_into(Layer& layer);
+    // The next layer in order is not wanted: it is not read where it need not be.
+    virtual Status skip_layer();
     // After the last layer: the root covers everything read, and the writer had completed the state.
     virtual Status finish() = 0;
     [[nodiscard]] virtual const std::string& name() const noexcept = 0;  // "a.h5", "stdin", "rank 2": for messages
@@ -46,7 +48,7 @@ struct State {
 Result<State> read_all(Source& source);            // calls finish()
 Status write_all(const State& state, Sink& sink);  // begin .. commit
 // Layers of `source` are read by a thread of its own, while the caller uses the one before: up to two more are held.
-// Nothing else may use `source`, nor the HDF5 library, between the first layer and finish().
+// Nothing else may use `source` between the first layer and finish().
 std::unique_ptr<Source> read_ahead(std::unique_ptr<Source> source);
 std::unique_ptr<Source> memory_source(std::shared_ptr<const State> state, std::string name);
 

@@ -9,7 +9,8 @@
 namespace hetero::plan {
 namespace {
 
-constexpr double no_rate = 1e300;
+constexpr std::size_t most_divided = 5;     // kinds of machines, one of which may have both stages
+constexpr std::size_t kept_of_a_pair = 48;  // deployments of two kinds of machines and one form of KV
 
 struct Built {
     sched::WorkerConfig worker;
@@ -18,6 +19,14 @@ struct Built {
     std::string inadmissible;
     double missing_bytes = 0;
 };
+
+// What a token of context takes to read in decode, by the cost model; 0: not known.
+double read_s_per_token(const Problem& problem, const Side& side, const std::string& dtype, const KvFormat& resident,
+                        std::uint32_t tp) {
+    const auto found = rates_of(side.device, problem.shape, dtype, resident.attention_dtype);
+    if (!found) return 0;
+    return decode_timing(problem.shape, found->rates, tp, resident.bytes_per_token, 1).read_per_context_token_s;
+}
 
 // One instance of `tp` devices of a side.
 Built build(const Problem& problem, std::size_t index, sched::Role role, std::uint32_t tp, const std::string& dtype,
@@ -49,11 +58,15 @@ Built build(const Problem& problem, std::size_t index, sched::Role role, std::ui
     out.worker.policy.chunk_tokens = problem.chunk_tokens;
     out.worker.prefill = prefill_timing(problem.shape, rates, tp, prompt);
     out.worker.decode = decode_timing(problem.shape, rates, tp, resident.bytes_per_token, problem.max_sequences);
-    if (side.stages && tp == 1) {
+    if (side.stages && tp == 1 && (side.stages->dtype.empty() || side.stages->dtype == dtype)) {
         const auto prefill = fit_prefill(*side.stages);
         if (prefill) out.worker.prefill = *prefill;
+        // They were measured with unquantized KV; what another form changes is the model's.
+        const double plain_s = read_s_per_token(problem, side, dtype, problem.formats.front(), tp);
+        const double form_s = out.worker.decode.read_per_context_token_s;
         const auto decode = fit_decode(*side.stages, out.worker.decode);
         if (decode) out.worker.decode = *decode;
+        if (decode && resident.quantized && plain_s > 0) out.worker.decode.read_per_context_token_s *= form_s / plain_s;
         if (prefill && decode) {
             out.verified = true;
             out.assumed.clear();
@@ -127,10 +140,49 @@ void add_cost(const Problem& problem, Candidate& candidate) {
     if (known) candidate.usd_per_hour = usd;
 }
 
+// The decoder holds a state that arrives beside the form in which it is kept: both must fit before any is sent.
+void check_staging(const Problem& problem, Candidate& candidate) {
+    if (!is_split(candidate.kind)) return;
+    const sched::LinkTiming& link = candidate.deployment.link;
+    const Workload& load = problem.workload;
+    const double staging =
+        link.staging_fraction * link.kv.bytes(load.prompt_tokens - link.resident_prefix * load.cached_tokens);
+    for (const Group& group : candidate.groups) {
+        if (group.role != sched::Role::decode) continue;
+        const double state = group.worker.kv.bytes(load.prompt_tokens + load.output_tokens);
+        const double missing = (state + staging - static_cast<double>(group.worker.kv_capacity_bytes)) / group.tp;
+        if (missing <= candidate.missing_bytes) continue;
+        candidate.missing_bytes = missing;
+        candidate.inadmissible = fmt::format(
+            "{}: {:.3f} GB of KV and {:.3f} GB of staging for it as it arrives do not fit beside the "
+            "weights; {:.2f} GB are missing on each device",
+            problem.sides[group.side].name, state / 1e9, staging / 1e9, missing / 1e9);
+    }
+}
+
 void finish(const Problem& problem, Candidate candidate, SearchResult& out) {
     add_cost(problem, candidate);
-    if (candidate.inadmissible.empty()) estimate(problem, candidate);
+    if (candidate.inadmissible.empty()) check_staging(problem, candidate);
+    if (candidate.inadmissible.empty()) {
+        if (problem.workload.cached_tokens > 0) choose_tier(problem, candidate);
+        estimate(problem, candidate);
+    }
     out.candidates.push_back(std::move(candidate));
+}
+
+// Of those from `begin` on, the ones that promise most.
+void prune(const Problem& problem, std::size_t begin, SearchResult& out) {
+    if (out.candidates.size() - begin <= kept_of_a_pair) return;
+    const auto first = out.candidates.begin() + static_cast<std::ptrdiff_t>(begin);
+    std::stable_sort(first, out.candidates.end(), [&](const Candidate& a, const Candidate& b) {
+        if (a.inadmissible.empty() != b.inadmissible.empty()) return a.inadmissible.empty();
+        if (!a.inadmissible.empty()) return a.missing_bytes < b.missing_bytes;
+        return promise(problem, a) > promise(problem, b);
+    });
+    const auto kept = first + static_cast<std::ptrdiff_t>(kept_of_a_pair);
+    out.left_out += static_cast<std::size_t>(
+        std::count_if(kept, out.candidates.end(), [](const Candidate& one) { return one.inadmissible.empty(); }));
+    out.candidates.erase(kept, out.candidates.end());
 }
 
 void add_colocated(const Problem& problem, std::size_t s, SearchResult& out) {
@@ -148,7 +200,7 @@ void add_colocated(const Problem& problem, std::size_t s, SearchResult& out) {
                         candidate.kind = sharing == sched::Sharing::time_sliced ? Kind::time_sliced : Kind::colocated;
                         candidate.sharing = sharing;
                         candidate.wire = candidate.resident = resident;
-                        add_group(candidate, {s, sched::Role::both, tp, n, dtype, {}}, built);
+                        add_group(candidate, {s, sched::Role::both, tp, n, dtype, {}, {}}, built);
                         finish(problem, std::move(candidate), out);
                         if (!built.inadmissible.empty()) break;  // more of them do not help
                     }
@@ -158,7 +210,23 @@ void add_colocated(const Problem& problem, std::size_t s, SearchResult& out) {
     }
 }
 
-// Both sides with all they have, each for itself.
+// One stage, or both, on all devices of a side, at the smallest degree that fits. False: it cannot be.
+bool add_whole_side(const Problem& problem, std::size_t s, sched::Role role, std::uint32_t devices,
+                    sched::Sharing sharing, const KvFormat& resident, Candidate& candidate) {
+    const Side& side = problem.sides[s];
+    if (side.dtypes.empty()) return false;
+    for (const std::uint32_t tp : degrees(problem.shape, side)) {
+        if (devices / tp == 0) return false;
+        Built built = build(problem, s, role, tp, side.dtypes.front(), resident);
+        if (!built.inadmissible.empty()) continue;
+        built.worker.policy.sharing = sharing;
+        add_group(candidate, {s, role, tp, devices / tp, side.dtypes.front(), {}, {}}, built);
+        return true;
+    }
+    return false;
+}
+
+// All sides with all they have, each for itself.
 void add_side_by_side(const Problem& problem, SearchResult& out) {
     if (problem.sides.size() < 2) return;
     const KvFormat& resident = problem.formats.front();
@@ -167,18 +235,9 @@ void add_side_by_side(const Problem& problem, SearchResult& out) {
         candidate.kind = Kind::side_by_side;
         candidate.sharing = sharing;
         candidate.wire = candidate.resident = resident;
-        for (std::size_t s = 0; s < 2; ++s) {
-            const Side& side = problem.sides[s];
-            for (const std::uint32_t tp : degrees(problem.shape, side)) {  // the smallest that fits
-                if (side.dtypes.empty()) break;
-                Built built = build(problem, s, sched::Role::both, tp, side.dtypes.front(), resident);
-                if (!built.inadmissible.empty()) continue;
-                built.worker.policy.sharing = sharing;
-                add_group(candidate, {s, sched::Role::both, tp, side.devices() / tp, side.dtypes.front(), {}}, built);
-                break;
-            }
-        }
-        if (candidate.groups.size() == 2) finish(problem, std::move(candidate), out);
+        for (std::size_t s = 0; s < problem.sides.size(); ++s)
+            add_whole_side(problem, s, sched::Role::both, problem.sides[s].devices(), sharing, resident, candidate);
+        if (candidate.groups.size() > 1) finish(problem, std::move(candidate), out);
     }
 }
 
@@ -197,8 +256,79 @@ std::vector<Forms> forms(const Problem& problem) {
     return out;
 }
 
-void set_link(const Problem& problem, const LinkRates& rates, Candidate& candidate, std::uint32_t tp) {
+// Quantizing at the sender and decoding at the receiver; of several kinds of machines the slowest.
+void set_conversion(const Problem& problem, Candidate& candidate) {
+    const double values = problem.formats.front().bytes_per_token;
+    const auto seconds = [&](const Side& side, double rate, bool verified, const char* what) {
+        if (!verified) candidate.verified = false;
+        if (rate <= 0) {
+            const double memory =
+                side.device.bandwidth.empty() ? 10e9 : side.device.bandwidth.back().read_gb_per_s.value_or(10) * 1e9;
+            candidate.assumed.push_back(
+                fmt::format("{}: {} {} at an eighth of the memory's rate", side.name, what, candidate.wire.codec));
+            return values / (memory / 8);
+        }
+        if (!verified)
+            candidate.assumed.push_back(
+                fmt::format("{}: {} {} at its specified rate", side.name, what, candidate.wire.codec));
+        return values / rate;
+    };
+    double encode_s = 0, decode_s = 0;
+    for (const Group& group : candidate.groups) {
+        const Side& side = problem.sides[group.side];
+        const CodecRates rates = codec_rates(side.device, candidate.wire.codec);
+        if (group.role == sched::Role::prefill) {
+            encode_s = std::max(encode_s, seconds(side, rates.encode_bytes_per_s, rates.verified, "quantizing"));
+        } else if (candidate.wire.name != candidate.resident.name) {
+            decode_s = std::max(decode_s, seconds(side, rates.decode_bytes_per_s, rates.verified, "decoding"));
+        }
+    }
+    candidate.deployment.link.convert_s_per_token = encode_s + decode_s;
+}
+
+std::uint32_t machines_of(const Problem& problem, const Group& group) {
+    const std::uint32_t each = problem.sides[group.side].devices_each();
+    return (group.tp * group.instances + each - 1) / each;
+}
+
+// The link that a split goes over: of all pairs of its groups the slowest, for any instance may send to any.
+std::optional<LinkRates> link_of(const Problem& problem, Candidate& candidate) {
+    std::optional<LinkRates> slowest;
+    for (Group& from : candidate.groups) {
+        if (from.role != sched::Role::prefill) continue;
+        for (Group& to : candidate.groups) {
+            if (to.role != sched::Role::decode) continue;
+            const Side& side = problem.sides[from.side];
+            const bool inside =
+                from.side == to.side && from.tp * from.instances + to.tp * to.instances <= side.devices_each();
+            std::optional<Pairing> pairing;
+            if (!inside || side.machines == 1)
+                pairing = choose_hosts(problem, from.side, to.side, machines_of(problem, from),
+                                       machines_of(problem, to), inside);
+            if (!pairing && inside) pairing = choose_hosts(problem, from.side, to.side, 1, 1, true);
+            if (!pairing) return std::nullopt;
+            if (candidate.groups.size() == 2) {
+                from.hosts = pairing->from;
+                to.hosts = pairing->to;
+            }
+            if (!slowest || pairing->rates.bytes_per_s < slowest->bytes_per_s) {
+                const double latency_s = slowest ? slowest->latency_s : 0;
+                slowest = pairing->rates;
+                slowest->latency_s = std::max(slowest->latency_s, latency_s);
+            }
+        }
+    }
+    return slowest;
+}
+
+// False: no link is known.
+bool set_link(const Problem& problem, Candidate& candidate) {
+    const auto found = link_of(problem, candidate);
+    if (!found) return false;
+    const LinkRates& rates = *found;
+    const std::uint32_t tp = candidate.first(sched::Role::decode).tp;
     sched::LinkTiming& link = candidate.deployment.link;
+    candidate.link_source = rates.source;
     link.latency_s = rates.latency_s;
     link.bytes_per_s = rates.bytes_per_s * (rates.verified ? 1 : UsualFractions{}.link);
     link.kv = kv_size(problem.shape, candidate.wire.bytes_per_token,
@@ -211,31 +341,8 @@ void set_link(const Problem& problem, const LinkRates& rates, Candidate& candida
     candidate.verified = candidate.verified && rates.verified;
     if (!rates.verified)
         candidate.assumed.push_back(fmt::format("link: 70 % of the specified rate ({})", rates.source));
-    if (!candidate.wire.quantized) return;
-    const Side &from = problem.sides[candidate.groups[0].side], &to = problem.sides[candidate.groups[1].side];
-    const double values = problem.formats.front().bytes_per_token;
-    const bool decodes = candidate.wire.name != candidate.resident.name;
-    const CodecRates encode = codec_rates(from.device, candidate.wire.codec);
-    const CodecRates decode = codec_rates(to.device, candidate.wire.codec);
-    double seconds = 0;
-    const auto add = [&](double rate, bool verified, const Side& side, const char* what) {
-        if (!verified) candidate.verified = false;
-        if (rate <= 0) {
-            const double memory =
-                side.device.bandwidth.empty() ? 10e9 : side.device.bandwidth.back().read_gb_per_s.value_or(10) * 1e9;
-            seconds += values / (memory / 8);
-            candidate.assumed.push_back(
-                fmt::format("{}: {} {} at an eighth of the memory's rate", side.name, what, candidate.wire.codec));
-            return;
-        }
-        if (!verified)
-            candidate.assumed.push_back(
-                fmt::format("{}: {} {} at its specified rate", side.name, what, candidate.wire.codec));
-        seconds += values / rate;
-    };
-    add(encode.encode_bytes_per_s, encode.verified, from, "quantizing");
-    if (decodes) add(decode.decode_bytes_per_s, decode.verified, to, "decoding");
-    link.convert_s_per_token = seconds;
+    if (candidate.wire.quantized) set_conversion(problem, candidate);
+    return true;
 }
 
 // A pair of instances, one of each stage, in all the numbers that there are devices for.
@@ -248,6 +355,7 @@ void add_numbers(const Problem& problem, const Candidate& pair, SearchResult& ou
             Candidate candidate = pair;
             candidate.groups[0].instances = n_p;
             candidate.groups[1].instances = n_d;
+            if (!set_link(problem, candidate)) continue;
             finish(problem, std::move(candidate), out);
             if (!pair.inadmissible.empty()) return;  // more of them do not help
         }
@@ -257,10 +365,11 @@ void add_numbers(const Problem& problem, const Candidate& pair, SearchResult& ou
 void add_split(const Problem& problem, std::size_t p, std::size_t d, SearchResult& out) {
     const Side &from = problem.sides[p], &to = problem.sides[d];
     const bool same = p == d;
-    for (const std::string& p_dtype : from.dtypes) {
-        for (const std::string& d_dtype : to.dtypes) {
-            if (same && p_dtype != d_dtype) continue;
-            for (const Forms& form : forms(problem)) {
+    for (const Forms& form : forms(problem)) {
+        const std::size_t begin = out.candidates.size();
+        for (const std::string& p_dtype : from.dtypes) {
+            for (const std::string& d_dtype : to.dtypes) {
+                if (same && p_dtype != d_dtype) continue;
                 for (const std::uint32_t p_tp : degrees(problem.shape, from)) {
                     const Built prefill =
                         build(problem, p, sched::Role::prefill, p_tp, p_dtype, problem.formats.front());
@@ -270,120 +379,58 @@ void add_split(const Problem& problem, std::size_t p, std::size_t d, SearchResul
                         pair.kind = same ? Kind::split : Kind::hetero_split;
                         pair.wire = *form.wire;
                         pair.resident = *form.resident;
-                        pair.deployment.first_token = problem.first_token;
-                        add_group(pair, {p, sched::Role::prefill, p_tp, 1, p_dtype, {}}, prefill);
-                        add_group(pair, {d, sched::Role::decode, d_tp, 1, d_dtype, {}}, decode);
-                        set_link(problem, *problem.links[p][d], pair, d_tp);
+                        pair.deployment.first_token = problem.first_token.value_or(sched::FirstToken::prefill);
+                        add_group(pair, {p, sched::Role::prefill, p_tp, 1, p_dtype, {}, {}}, prefill);
+                        add_group(pair, {d, sched::Role::decode, d_tp, 1, d_dtype, {}, {}}, decode);
                         add_numbers(problem, pair, out);
                     }
                 }
             }
         }
+        prune(problem, begin, out);
     }
 }
 
-// Seconds of one instance that a request takes, where it never lacks work: prompts in full batches, tokens at the
-// largest batch that memory allows.
-struct Demand {
-    double prefill_alone_s = 0, prefill_s = 0, decode_s = 0, both_s = 0;
-    std::string prefill_bound = "prefill compute", decode_bound = "decode memory bandwidth";
-};
-
-Demand demand_of(const Problem& problem, const sched::WorkerConfig& worker) {
-    const double n = problem.workload.prompt_tokens, p = problem.workload.cached_tokens;
-    const double o = problem.workload.output_tokens, context = worker.kv.context(n + o / 2);
-    const double fresh = n - p, pairs = n * n - p * p;
-    const double tokens = n + (worker.role == sched::Role::prefill ? 0 : o);
-    const double fit =
-        std::floor(static_cast<double>(worker.kv_capacity_bytes) / std::max(worker.kv.bytes(tokens), 1.0));
-    const double batch = std::clamp(fit, 1.0, static_cast<double>(problem.max_sequences));
-
-    const sched::Policy& policy = worker.policy;
-    const bool chunked = worker.role == sched::Role::both && policy.sharing == sched::Sharing::chunked;
-    double step_tokens = policy.chunk_tokens;
-    if (worker.role == sched::Role::prefill || policy.sharing == sched::Sharing::prompts_first)
-        step_tokens = fresh * std::clamp(std::floor(policy.max_batch_tokens / fresh), 1.0, batch);
-    if (chunked) step_tokens = std::max({step_tokens - batch, step_tokens / 8, 1.0});  // as sched::choose() has it
-    const double prefill_steps = fresh / step_tokens, decode_steps = std::max(o - 1, 0.0) / batch;
-
-    Demand out;
-    out.prefill_alone_s = worker.prefill.seconds(fresh, pairs);
-    const double passes = prefill_steps * worker.prefill.chunks(step_tokens);
-    const double floor_s = passes * worker.prefill.floor_s;
-    const double compute_s = fresh * worker.prefill.per_token_s + pairs * worker.prefill.per_pair_s;
-    out.prefill_s = passes * worker.prefill.overhead_s + std::max(floor_s, compute_s);
-    if (floor_s >= compute_s) out.prefill_bound = "prefill memory bandwidth";
-
-    const auto sequences = static_cast<std::size_t>(batch);
-    const double step_s = worker.decode.seconds(sequences, batch * context);
-    out.decode_s = decode_steps * step_s;
-    const double read_s = worker.decode.weights(sequences) + batch * context * worker.decode.read_per_context_token_s;
-    if (batch * (worker.decode.compute_per_sequence_s + context * worker.decode.compute_per_context_token_s) > read_s)
-        out.decode_bound = "decode compute";
-    if (fit < problem.max_sequences) out.decode_bound += ", batch bounded by memory";
-
-    out.both_s = out.prefill_s + out.decode_s;
-    if (chunked) {  // steps that prompts pay for anyway take sequences along
-        const double mixed = std::min(prefill_steps, decode_steps);
-        out.both_s -= mixed * (step_s - worker.decode.seconds_beside_prefill(sequences, batch * context));
+// More than one kind of machines for a stage: every side whole for one of them, or one side divided between both.
+void add_pools(const Problem& problem, SearchResult& out) {
+    const std::size_t n = problem.sides.size();
+    if (n < 2) return;
+    const std::size_t all = std::size_t{1} << n;
+    for (const Forms& form : forms(problem)) {
+        const std::size_t begin = out.candidates.size();
+        for (std::size_t prefills = 1; prefills + 1 < all; ++prefills) {
+            for (std::size_t divided = 0; divided <= n; ++divided) {  // n: none is
+                if (divided == n && n == 2) continue;                 // a pair of kinds, which is compared already
+                if (divided < n && n > most_divided) continue;
+                const std::uint32_t most = divided < n ? problem.sides[divided].devices() - 1 : 1;
+                for (const std::uint32_t share : counts(most)) {
+                    Candidate candidate;
+                    candidate.kind = Kind::hetero_split;
+                    candidate.wire = *form.wire;
+                    candidate.resident = *form.resident;
+                    candidate.deployment.first_token = problem.first_token.value_or(sched::FirstToken::prefill);
+                    bool possible = true;
+                    for (const auto role : {sched::Role::prefill, sched::Role::decode}) {
+                        for (std::size_t s = 0; s < n && possible; ++s) {
+                            const bool does = ((prefills >> s) & 1) == (role == sched::Role::prefill ? 1U : 0U);
+                            if (!does && s != divided) continue;
+                            std::uint32_t devices = problem.sides[s].devices();
+                            if (s == divided) devices = does ? devices - share : share;
+                            possible = add_whole_side(
+                                problem, s, role, devices, sched::Sharing::prompts_first,
+                                role == sched::Role::prefill ? problem.formats.front() : *form.resident, candidate);
+                        }
+                    }
+                    if (possible && candidate.groups.size() > 2 && set_link(problem, candidate))
+                        finish(problem, std::move(candidate), out);
+                }
+            }
+        }
+        prune(problem, begin, out);
     }
-    return out;
 }
 
 }  // namespace
-
-void estimate(const Problem& problem, Candidate& candidate) {
-    const double context = problem.workload.prompt_tokens + problem.workload.output_tokens / 2.0;
-    double prefill_per_s = 0, decode_per_s = 0, both_per_s = 0;
-    std::string prefill_bound, decode_bound;
-    bool prefill_binds = false;
-    for (const Group& group : candidate.groups) {
-        const sched::WorkerConfig& worker = group.worker;
-        const Demand demand = demand_of(problem, worker);
-        switch (worker.role) {
-            case sched::Role::both:
-                both_per_s += group.instances / demand.both_s;
-                break;
-            case sched::Role::prefill:
-                prefill_per_s += group.instances / demand.prefill_s;
-                break;
-            case sched::Role::decode:
-                decode_per_s += demand.decode_s > 0 ? group.instances / demand.decode_s : no_rate;
-                break;
-        }
-        if (worker.role != sched::Role::decode) {
-            candidate.prefill_alone_s = std::max(candidate.prefill_alone_s, demand.prefill_alone_s);
-            prefill_bound = demand.prefill_bound;
-        }
-        if (worker.role != sched::Role::prefill) {
-            candidate.itl_alone_s =
-                std::max(candidate.itl_alone_s, worker.decode.seconds(1, worker.kv.context(context)));
-            decode_bound = demand.decode_bound;
-        }
-        prefill_binds = demand.prefill_s > demand.decode_s;
-    }
-    candidate.ttft_alone_s = candidate.prefill_alone_s;
-    if (!is_split(candidate.kind)) {
-        candidate.capacity_per_s = both_per_s;
-        candidate.binding = prefill_binds ? prefill_bound : decode_bound;
-        return;
-    }
-    const sched::LinkTiming& link = candidate.deployment.link;
-    const double n = problem.workload.prompt_tokens;
-    const double sent = n - link.resident_prefix * problem.workload.cached_tokens;
-    candidate.state_bytes = link.kv.bytes(sent);
-    const sched::Transfer transfer = link.transfer(candidate.state_bytes, sent, candidate.prefill_alone_s);
-    candidate.transfer_alone_s = transfer.whole_s;
-    candidate.visible_alone_s = transfer.visible_s;
-    candidate.convert_s = sent * link.convert_s_per_token;
-    if (candidate.deployment.first_token == sched::FirstToken::decode) candidate.ttft_alone_s += transfer.visible_s;
-    const double link_per_s =
-        transfer.occupied_s > 0 ? candidate.groups.front().instances / transfer.occupied_s : no_rate;
-    candidate.capacity_per_s = std::min({prefill_per_s, decode_per_s, link_per_s});
-    candidate.binding = candidate.capacity_per_s == link_per_s      ? "link"
-                        : candidate.capacity_per_s == prefill_per_s ? prefill_bound
-                                                                    : decode_bound;
-}
 
 void add_candidates(const Problem& problem, SearchResult& out) {
     for (std::size_t s = 0; s < problem.sides.size(); ++s) add_colocated(problem, s, out);
@@ -391,7 +438,7 @@ void add_candidates(const Problem& problem, SearchResult& out) {
     for (std::size_t p = 0; p < problem.sides.size(); ++p) {
         for (std::size_t d = 0; d < problem.sides.size(); ++d) {
             if (p == d && problem.sides[p].devices() < 2) continue;
-            if (problem.links[p][d]) {
+            if (choose_hosts(problem, p, d, 1, 1, true)) {
                 add_split(problem, p, d, out);
             } else {
                 out.notes.push_back(fmt::format(
@@ -401,6 +448,7 @@ void add_candidates(const Problem& problem, SearchResult& out) {
             }
         }
     }
+    add_pools(problem, out);
 }
 
 }  // namespace hetero::plan

@@ -18,14 +18,22 @@ struct DeploymentPlan {
     struct Stage {
         std::string machine, dtype;
         std::uint32_t machines = 1, instances = 1, tp = 1;
+        std::vector<std::string> hosts;  // which machines, where they have names of their own
         friend bool operator==(const Stage&, const Stage&) = default;
     };
     Stage prefill;
-    std::optional<Stage> decode;                 // none: prefill's instances have both stages
+    std::optional<Stage> decode;  // none: prefill's instances have both stages
+    struct More : Stage {
+        std::string role;  // "prefill", "decode", "both"
+        friend bool operator==(const More&, const More&) = default;
+    };
+    std::vector<More> more;                      // kinds of machines beside those, for one of the stages or for both
     std::string sharing;                         // of instances that have both
     std::string wire = "f16", resident = "f16";  // codecs (hetero-quant(7)), or "plan"
     std::string precision_plan;                  // a file of kv-calibrate, beside this one; empty: none
     std::string first_token = "prefill";
+    std::string tier = "device";  // of the KV of cached tokens: device, host, file, none (they are computed again)
+    double retained_bytes = 0, fetch_ms = 0;  // on each machine; of one prompt
     std::uint32_t prompt_tokens = 0, cached_tokens = 0, output_tokens = 0;
     double rate_per_s = 0;
     double ttft_p50_ms = 0, ttft_p99_ms = 0, itl_p50_ms = 0, itl_p99_ms = 0, attainment = 0;  // predicted

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 
 #include "base/statistics.h"
 #include "plan/candidates.h"
@@ -11,46 +12,76 @@
 namespace hetero::plan {
 namespace {
 
-constexpr std::size_t played_of_a_kind = 6;
+constexpr std::size_t played_of_a_kind = 6, most_of_a_kind = 16;
 constexpr std::uint64_t max_devices = 16384;
-constexpr double shown_load = 0.8;  // of the goodput, where no rate was asked for
+constexpr std::size_t searched_requests = 20'000;  // of a trace, the busiest; the figures are those of all
+constexpr std::uint32_t lone_requests = 64;        // that hardly meet each other
+constexpr double least_duration_s = 1e-6;          // requests that all but coincide have no rate
+constexpr double shown_load = 0.8;                 // of the goodput, where no rate was asked for
 
-std::vector<sched::Request> requests_of(const Problem& problem, double rate_per_s, std::uint32_t count) {
+// Moments are those of the trace where it has some, else random.
+std::vector<sched::Request> requests_of(const Problem& problem, const Candidate& candidate, double rate_per_s,
+                                        std::uint32_t count, bool searching) {
     const Workload& load = problem.workload;
-    if (!load.trace.empty()) return sched::resampled(load.trace, count, rate_per_s, problem.seed);
-    return sched::poisson_requests(
-        {count, rate_per_s, load.prompt_tokens, load.cached_tokens, load.output_tokens, problem.seed});
+    std::vector<sched::Request> out;
+    if (load.trace.empty()) {
+        out = sched::poisson_requests(
+            {count, rate_per_s, load.prompt_tokens, load.cached_tokens, load.output_tokens, problem.seed});
+    } else if (load.trace.back().arrival_s - load.trace.front().arrival_s > least_duration_s) {
+        out = sched::as_fast(load.trace, rate_per_s);
+        if (searching) out = sched::busiest(out, searched_requests);
+    } else {
+        const std::size_t all = searching ? std::min(load.trace.size(), searched_requests) : load.trace.size();
+        out = sched::resampled(load.trace, static_cast<std::uint32_t>(all), rate_per_s, problem.seed);
+    }
+    if (candidate.computes_cached())
+        for (sched::Request& request : out) request.cached_tokens = 0;
+    return out;
+}
+
+sched::Deployment deployment_of(const Candidate& candidate) {
+    sched::Deployment deployment = candidate.deployment;
+    for (const Group& group : candidate.groups)
+        deployment.workers.insert(deployment.workers.end(), group.instances, group.worker);
+    return deployment;
 }
 
 // The highest rate at which enough requests keep the goals; of estimates where there are none.
 Result<double> goodput(const Problem& problem, const Candidate& candidate) {
     const double most = candidate.capacity_per_s;
     if (!problem.goals.any()) return most * 0.9;
-    const auto keeps = [&](double rate) -> Result<bool> {
-        HETERO_TRY(const Figures figures, play(problem, candidate, rate, 0));
-        return figures.attainment >= problem.goals.attainment;
+    const sched::Deployment deployment = deployment_of(candidate);
+    const auto keeps = [&](double rate, std::uint32_t requests) -> Result<bool> {
+        HETERO_TRY(const sched::Outcome outcome,
+                   sched::simulate(deployment, requests_of(problem, candidate, rate, requests, true),
+                                   {problem.goals.ttft_s, problem.goals.itl_s, problem.goals.attainment}));
+        return outcome.attainment() >= problem.goals.attainment;
     };
     double low = 0, high = most;
-    HETERO_TRY(const bool at_all, keeps(most * 1e-3));
+    const std::uint32_t count = problem.simulated_requests;
+    HETERO_TRY(const bool at_all, keeps(most * 1e-3, std::min(count, lone_requests)));
     if (!at_all) return 0.0;
     low = most * 1e-3;
-    HETERO_TRY(const bool at_most, keeps(most));
+    HETERO_TRY(const bool at_most, keeps(most, count));
     if (at_most) return most;
     for (int i = 0; i < 9; ++i) {
         const double middle = (low + high) / 2;
-        HETERO_TRY(const bool fine, keeps(middle));
+        HETERO_TRY(const bool fine, keeps(middle, count));
         (fine ? low : high) = middle;
     }
     return low;
 }
 
-// Worth playing: what could be best. Estimated capacity for its cost, those first whose latencies alone keep the goals.
-double promise(const Problem& problem, const Candidate& candidate) {
-    const double cost = candidate.usd_per_hour.value_or(candidate.machines);
-    double value = candidate.capacity_per_s / std::max(cost, 1e-9);
-    if (candidate.ttft_alone_s > problem.goals.ttft_s || candidate.itl_alone_s > problem.goals.itl_s) value *= 1e-6;
-    if (problem.workload.rate_per_s && candidate.capacity_per_s < *problem.workload.rate_per_s) value *= 1e-3;
-    return value;
+// Prefill has emitted it so far; where that tears the goal between tokens, decode may be the better one.
+Status choose_first_token(const Problem& problem, Candidate& candidate) {
+    if (!std::isfinite(problem.goals.itl_s) || candidate.goodput_per_s >= candidate.capacity_per_s) return {};
+    Candidate other = candidate;
+    other.deployment.first_token = sched::FirstToken::decode;
+    HETERO_TRY(other.goodput_per_s, goodput(problem, other));
+    if (!(other.goodput_per_s > 1.01 * candidate.goodput_per_s)) return {};
+    estimate(problem, other);
+    candidate = std::move(other);
+    return {};
 }
 
 bool better(const Candidate& a, const Candidate& b) {
@@ -62,7 +93,12 @@ bool better(const Candidate& a, const Candidate& b) {
 
 Status check(const Problem& problem) {
     const Workload& load = problem.workload;
-    if (problem.sides.empty() || problem.sides.size() > 2) return fail(Errc::usage, "one or two kinds of machines");
+    if (problem.sides.empty() || problem.sides.size() > max_sides)
+        return fail(Errc::usage, "{} kinds of machines: one to {} can be compared", problem.sides.size(), max_sides);
+    if (problem.links.size() != problem.sides.size() ||
+        std::any_of(problem.links.begin(), problem.links.end(),
+                    [&](const auto& from) { return from.size() != problem.sides.size(); }))
+        return fail(Errc::usage, "links of other machines");
     if (problem.formats.empty()) return fail(Errc::usage, "no form of KV to plan with");
     if (load.prompt_tokens == 0 || load.output_tokens == 0) return fail(Errc::usage, "requests without tokens");
     if (load.cached_tokens >= load.prompt_tokens)
@@ -104,13 +140,15 @@ double Candidate::goodput_per_cost() const noexcept {
     return goodput_per_s / std::max(usd_per_hour.value_or(machines), 1e-9);
 }
 
+const Group& Candidate::first(sched::Role role) const noexcept {
+    return *std::find_if(groups.begin(), groups.end(), [&](const Group& group) { return group.role == role; });
+}
+
 Result<Figures> play(const Problem& problem, const Candidate& candidate, double rate_per_s, std::uint32_t requests) {
     const std::uint32_t count = requests > 0 ? requests : problem.simulated_requests;
-    sched::Deployment deployment = candidate.deployment;
-    for (const Group& group : candidate.groups)
-        deployment.workers.insert(deployment.workers.end(), group.instances, group.worker);
-    HETERO_TRY(const sched::Outcome outcome, sched::simulate(deployment, requests_of(problem, rate_per_s, count),
-                                                             {problem.goals.ttft_s, problem.goals.itl_s}));
+    HETERO_TRY(const sched::Outcome outcome,
+               sched::simulate(deployment_of(candidate), requests_of(problem, candidate, rate_per_s, count, false),
+                               {problem.goals.ttft_s, problem.goals.itl_s}));
     Figures out;
     out.rate_per_s = rate_per_s;
     out.ttft_mean_s = mean(outcome.ttft_s);
@@ -148,14 +186,24 @@ Result<SearchResult> search(const Problem& problem) {
         return promise(problem, a) > promise(problem, b);
     });
     std::map<Kind, std::size_t> played;
-    std::size_t left_out = 0;
+    std::map<Kind, double> most;  // that the first of a kind promises
+    std::set<std::pair<Kind, std::vector<std::size_t>>> seen;
     for (Candidate& candidate : out.candidates) {
         if (!candidate.inadmissible.empty()) continue;
-        if (played[candidate.kind]++ >= played_of_a_kind) {
-            ++left_out;
+        // Of every kind the best few, and of every choice of machines the best: none is judged by another's.
+        std::vector<std::size_t> sides;
+        for (const Group& group : candidate.groups) sides.push_back(group.side);
+        const double value = promise(problem, candidate);
+        const double best = most.try_emplace(candidate.kind, value).first->second;
+        const bool is_new = seen.emplace(candidate.kind, std::move(sides)).second;
+        const bool other = is_new && (!is_split(candidate.kind) || value > 0.5 * best);
+        if (played[candidate.kind] >= (other ? most_of_a_kind : played_of_a_kind)) {
+            ++out.left_out;
             continue;
         }
+        ++played[candidate.kind];
         HETERO_TRY(candidate.goodput_per_s, goodput(problem, candidate));
+        if (is_split(candidate.kind) && !problem.first_token) HETERO_CHECK(choose_first_token(problem, candidate));
         candidate.played = true;
         const double shown = problem.workload.rate_per_s.value_or(
             shown_load * (candidate.goodput_per_s > 0 ? candidate.goodput_per_s : candidate.capacity_per_s));
@@ -165,8 +213,9 @@ Result<SearchResult> search(const Problem& problem) {
                                           *problem.workload.rate_per_s <= candidate.capacity_per_s
                                     : candidate.goodput_per_s > 0;
     }
-    if (left_out > 0)
-        out.notes.push_back(fmt::format("{} more deployments promise less by estimate and were not played", left_out));
+    if (out.left_out > 0)
+        out.notes.push_back(
+            fmt::format("{} more deployments promise less by estimate and were not played", out.left_out));
     std::stable_sort(out.candidates.begin(), out.candidates.end(), [](const Candidate& a, const Candidate& b) {
         if (a.played != b.played) return a.played;
         if (a.inadmissible.empty() != b.inadmissible.empty()) return a.inadmissible.empty();

@@ -1,7 +1,7 @@
-// Deployments of one model on one or two kinds of machines, compared: colocated, time-sliced, side by side, split over
-// machines alike, split over unlike ones. Estimates first, then the promising ones are played on a virtual clock.
+// Deployments of one model on one or several kinds of machines, compared: colocated, time-sliced, side by side, split
+// over machines alike, split over unlike ones, in any number. Estimates first, then the promising ones are played on a
+// virtual clock.
 #pragma once
-#include <array>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -17,11 +17,21 @@
 
 namespace hetero::plan {
 
+// Where KV of prompts' common beginnings may be kept between requests, beside a device's own memory.
+struct Tier {
+    std::string name;                            // "host", "file"
+    double bytes_per_s = 0, capacity_bytes = 0;  // of reading back; of a machine
+    bool verified = false;
+};
+
 // Machines alike, and what of them the model runs on.
 struct Side {
     std::string name;
     hw::Device device;
     std::uint32_t machines = 1;
+    std::vector<std::string> hosts;  // their names, where they have some of their own
+    std::vector<Tier> tiers;
+    bool rough = false;                          // its rates were measured in little time
     std::optional<double> usd_per_hour;          // of one machine
     std::optional<double> exchange_bytes_per_s;  // between devices of a machine
     std::optional<StageProfile> stages;          // measured with this model, one device
@@ -48,6 +58,11 @@ struct LinkRates {
     bool verified = false;
     std::string source;  // for people
 };
+// Between two machines by name, one direction.
+struct HostLink {
+    std::string from, to;
+    LinkRates rates;
+};
 
 struct Goals {
     double ttft_s = std::numeric_limits<double>::infinity(), itl_s = std::numeric_limits<double>::infinity();
@@ -60,23 +75,30 @@ struct Goals {
 struct Workload {
     std::uint32_t prompt_tokens = 0, cached_tokens = 0, output_tokens = 0;  // means, where there is a trace
     std::optional<double> rate_per_s;
-    std::vector<sched::Request> trace;  // empty: all requests alike
+    std::vector<sched::Request> trace;  // played as it is, its moments stretched to the rate; empty: all alike
+    std::uint64_t retained_tokens = 0;  // whose KV is kept so that cached_tokens are there; 0: those of one prompt
 };
 
 struct Problem {
     ModelShape shape;
-    std::vector<Side> sides;  // one or two
+    std::vector<Side> sides;  // one to max_sides
     Workload workload;
     Goals goals;
-    std::array<std::array<std::optional<LinkRates>, 2>, 2> links;  // [from side][to side], between their instances
-    std::vector<KvFormat> formats;                                 // the first is unquantized
-    sched::FirstToken first_token = sched::FirstToken::prefill;
+    // [from side][to side], between instances of theirs; with one machine of a side and twice that side: inside it.
+    std::vector<std::vector<std::optional<LinkRates>>> links;
+    // Measured between hosts; where there is one between sides, it counts, not theirs.
+    std::vector<HostLink> host_links;
+    std::vector<KvFormat> formats;  // the first is unquantized
+    // Who emits the first token of a split; nullopt: whoever lets it keep the goals at the higher rate.
+    std::optional<sched::FirstToken> first_token;
     bool prefix_at_decoder = false;  // cached tokens need not be sent
     double usable_memory = 0.9;      // fraction of a device's
     std::uint32_t max_sequences = 256, chunk_tokens = 512;
     std::uint32_t simulated_requests = 2000;
     std::uint64_t seed = 1;
 };
+
+inline constexpr std::size_t max_sides = 8;
 
 enum class Kind : std::uint8_t { colocated, time_sliced, side_by_side, split, hetero_split };
 [[nodiscard]] std::string_view kind_name(Kind kind) noexcept;
@@ -86,8 +108,16 @@ struct Group {
     std::size_t side = 0;
     sched::Role role = sched::Role::both;
     std::uint32_t tp = 1, instances = 1;
-    std::string dtype;           // of the weights
-    sched::WorkerConfig worker;  // of each instance
+    std::string dtype;               // of the weights
+    sched::WorkerConfig worker;      // of each instance
+    std::vector<std::string> hosts;  // that it is on, where that matters to the link
+};
+
+// What bringing back the KV of a prompt's cached tokens takes, against computing it again.
+struct TierPrice {
+    std::string tier;  // "device", "host", "file"; "none": computed again
+    double seconds = 0;
+    double missing_bytes = 0;  // of the room that what is retained takes; 0: it fits
 };
 
 struct Figures {
@@ -104,8 +134,12 @@ struct Figures {
 struct Candidate {
     Kind kind = Kind::colocated;
     sched::Sharing sharing = sched::Sharing::prompts_first;
-    std::vector<Group> groups;  // of a split: prefill, decode
+    std::vector<Group> groups;  // of a split: those of prefill, then those of decode
     KvFormat wire, resident;
+    std::string tier;              // where KV of cached tokens is kept; empty: nothing is cached
+    std::vector<TierPrice> tiers;  // what was compared for it
+    double retained_bytes = 0;     // on each machine that prefills
+    std::string link_source;       // of a split, for people
     sched::Deployment deployment;  // its workers are those of the groups, made when it is played
     bool verified = true;
     std::vector<std::string> assumed;
@@ -126,11 +160,14 @@ struct Candidate {
     std::optional<Figures> figures;  // at the rate that was asked for, or at 80 % of the goodput
     bool keeps_goals = false;        // at the asked rate; where none was asked: at any rate
     [[nodiscard]] double goodput_per_cost() const noexcept;  // by USD an hour where known, else by machine
+    [[nodiscard]] bool computes_cached() const noexcept { return tier == "none"; }
+    [[nodiscard]] const Group& first(sched::Role role) const noexcept;  // there is one
 };
 
 struct SearchResult {
     std::vector<Candidate> candidates;  // played ones first, the best ones first; then those that cannot be
     std::vector<std::string> notes;     // what was left out, and why
+    std::size_t left_out = 0;           // deployments that promise less than others like them
 };
 // usage: a problem that makes no sense; internal: see sched::simulate.
 Result<SearchResult> search(const Problem& problem);

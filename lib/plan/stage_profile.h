@@ -3,26 +3,14 @@
 #pragma once
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "base/result.h"
+#include "hw/profile.h"
 #include "sched/timing.h"
 
 namespace hetero::plan {
 
-struct StageProfile {
-    std::string model, machine;  // for people
-    double chunk_tokens = 0;     // that prefill computed at once; 0: whole prompts
-    struct Prefill {
-        double tokens = 0, cached_tokens = 0, seconds = 0;
-    };
-    struct Decode {
-        double context_tokens = 0;  // of all sequences together
-        double sequences = 1, step_seconds = 0;
-    };
-    std::vector<Prefill> prefill;
-    std::vector<Decode> decode;
-};
+using StageProfile = hw::StageTimes;
 
 // bad_input: unknown keys (the nearest is named), numbers out of range.
 Result<StageProfile> parse_stage_profile(std::string_view text, const std::string& name);

@@ -113,7 +113,9 @@ private:
                 if (!id.is_number_integer()) return wrong("'hash_ids' must hold whole numbers");
                 const bool known = !seen_.insert(id.get<std::int64_t>()).second;
                 leading = leading && known;
-                if (leading) cached += mooncake_block_tokens;
+                if (!leading) continue;
+                cached += mooncake_block_tokens;
+                if (used_again_.insert(id.get<std::int64_t>()).second) trace_.retained_tokens += mooncake_block_tokens;
             }
         }
         return add(arrival_ms / 1e3, prompt, std::min(cached, prompt), output);
@@ -244,7 +246,7 @@ private:
 
     Lines lines_;
     const std::string& name_;
-    std::unordered_set<std::int64_t> seen_;
+    std::unordered_set<std::int64_t> seen_, used_again_;
     Trace trace_;
 };
 

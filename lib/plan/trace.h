@@ -19,6 +19,7 @@ struct Trace {
     TraceFormat format = TraceFormat::mooncake;
     std::vector<sched::Request> requests;  // in order of arrival, the first at 0
     double cached_fraction = 0;            // of the prompts' tokens
+    std::uint64_t retained_tokens = 0;     // whose KV was used again: what has to be kept for those
     double mean_prompt_tokens = 0, mean_output_tokens = 0, duration_s = 0;
 };
 

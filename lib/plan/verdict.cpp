@@ -97,7 +97,7 @@ void warn(const Problem& problem, const Candidate& split, Decision& decision) {
         slack(split.figures->prefill_busy, split.figures->decode_busy, "prefill");
         slack(split.figures->decode_busy, split.figures->prefill_busy, "decode");
     }
-    const Group &p = split.groups[0], &d = split.groups[1];
+    const Group &p = split.first(sched::Role::prefill), &d = split.first(sched::Role::decode);
     if (d.tp > problem.shape.n_kv_heads)
         decision.warnings.push_back(fmt::format("decode on {} devices holds each of {} KV heads {:.3g} times", d.tp,
                                                 problem.shape.n_kv_heads, kv_replication(problem.shape, d.tp)));
@@ -114,6 +114,24 @@ void warn(const Problem& problem, const Candidate& split, Decision& decision) {
         decision.warnings.push_back(
             fmt::format("the link carries {:.4g} GB/s, prefill makes {:.4g} GB/s of KV: it shows",
                         split.deployment.link.bytes_per_s / 1e9, hiding / 1e9));
+}
+
+// How good the rates are that the plan rests on.
+void warn_of_rates(const Problem& problem, const Candidate& chosen, Decision& decision) {
+    std::vector<std::size_t> seen;
+    for (const Group& group : chosen.groups) {
+        if (std::find(seen.begin(), seen.end(), group.side) != seen.end()) continue;
+        seen.push_back(group.side);
+        const Side& side = problem.sides[group.side];
+        if (side.rough)
+            decision.warnings.push_back(
+                fmt::format("{}: its rates are rough: the profile was made by hw-probe --quick", side.name));
+        if (!side.stages && !side.device.gpu && chosen.verified)
+            decision.warnings.push_back(fmt::format(
+                "{}: times follow from rates of its kernels, overheads left out; hw-probe --model measures this model "
+                "itself",
+                side.name));
+    }
 }
 
 }  // namespace
@@ -182,6 +200,7 @@ Decision decide(const Problem& problem, const SearchResult& result) {
     // https://arxiv.org/abs/2506.05508
     if (problem.shape.token_params() < 10e9 && split != nullptr)
         decision.warnings.emplace_back("below 10 billion parameters a split has seldom been found to pay");
+    if (decision.chosen) warn_of_rates(problem, result.candidates[*decision.chosen], decision);
     if (decision.verdict != Verdict::split) return decision;
     warn(problem, *split, decision);
     if (!split->verified) {

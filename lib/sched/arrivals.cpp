@@ -48,4 +48,23 @@ std::vector<Request> resampled(const std::vector<Request>& trace, std::uint32_t 
     return out;
 }
 
+std::vector<Request> as_fast(const std::vector<Request>& trace, double rate_per_s) {
+    std::vector<Request> out = trace;
+    if (trace.empty() || !(trace.back().arrival_s > trace.front().arrival_s)) return out;
+    const double duration_s = trace.back().arrival_s - trace.front().arrival_s;
+    const double stretch = static_cast<double>(trace.size()) / (rate_per_s * duration_s);
+    for (Request& request : out) request.arrival_s = (request.arrival_s - trace.front().arrival_s) * stretch;
+    return out;
+}
+
+std::vector<Request> busiest(const std::vector<Request>& trace, std::size_t requests) {
+    if (trace.size() <= requests || requests == 0) return trace;
+    std::size_t best = 0;
+    const auto took_s = [&](std::size_t at) { return trace[at + requests - 1].arrival_s - trace[at].arrival_s; };
+    for (std::size_t at = 1; at + requests <= trace.size(); ++at)
+        if (took_s(at) < took_s(best)) best = at;
+    const auto begin = trace.begin() + static_cast<std::ptrdiff_t>(best);
+    return {begin, begin + static_cast<std::ptrdiff_t>(requests)};
+}
+
 }  // namespace hetero::sched

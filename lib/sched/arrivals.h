@@ -20,4 +20,10 @@ struct PoissonLoad {
 [[nodiscard]] std::vector<Request> resampled(const std::vector<Request>& trace, std::uint32_t requests,
                                              double rate_per_s, std::uint64_t seed);
 
+// All of a trace with its bursts, time stretched so that requests come at this mean rate. Where all come at once they
+// still do.
+[[nodiscard]] std::vector<Request> as_fast(const std::vector<Request>& trace, double rate_per_s);
+// So many consecutive requests, those that come in the shortest time.
+[[nodiscard]] std::vector<Request> busiest(const std::vector<Request>& trace, std::size_t requests);
+
 }  // namespace hetero::sched

@@ -42,12 +42,17 @@ public:
           decoder_(requests.size(), nobody) {
         for (const WorkerConfig& config : deployment.workers) stations_.emplace_back(config);
         outcome_.requests = requests.size();
+        enough_good_ = targets.decide > 0 ? targets.decide * static_cast<double>(requests.size()) : infinite;
         for (auto* list : {&outcome_.ttft_s, &outcome_.tpot_s, &outcome_.e2e_s}) list->reserve(requests.size());
     }
 
     Result<Outcome> run(bool keep_timelines) {
         std::size_t next = 0;
         while (next < requests_.size() || !events_.empty()) {
+            if (is_decided()) {
+                summarize();
+                return std::move(outcome_);
+            }
             if (next < requests_.size() && (events_.empty() || requests_[next].arrival_s <= events_.top().at_s)) {
                 now_s_ = requests_[next].arrival_s;
                 arrive(static_cast<RequestId>(next++));
@@ -72,6 +77,12 @@ private:
     void enter(RequestId id, Phase phase) {
         if (!may_follow(timelines_[id].phase, phase)) ++impossible_;
         timelines_[id].phase = phase;
+    }
+    [[nodiscard]] bool is_decided() const {
+        if (enough_good_ == infinite) return false;
+        const auto lost = static_cast<double>(outcome_.finished + outcome_.refused - outcome_.good);
+        return static_cast<double>(outcome_.good) >= enough_good_ ||
+               static_cast<double>(outcome_.requests) - lost < enough_good_;
     }
     void refuse(RequestId id) {
         enter(id, Phase::refused);
@@ -116,6 +127,20 @@ private:
         station.busy_s += *seconds;
         station.fresh_in_step = station.fresh.size();
         push(now_s_ + *seconds, false, w);
+        if (deployment_.link.overlapped && station.worker.config().role == Role::prefill) reserve_early(station.worker);
+    }
+
+    // Layers can only be sent while others are computed where the decoder has reserved before. Those that wait for
+    // memory already go first.
+    void reserve_early(const Worker& prefiller) {
+        for (const RequestId id : prefiller.started()) {
+            const Request& request = requests_[id];
+            const bool ends_here = deployment_.first_token == FirstToken::prefill && request.output_tokens == 1;
+            if (!waiting_.empty() || ends_here) continue;
+            const Room room = room_for(request);
+            if (room.best != nobody && stations_[room.best].worker.reserve(id, request, room.staging))
+                decoder_[id] = room.best;
+        }
     }
 
     void stepped(std::uint32_t w) {
@@ -158,6 +183,7 @@ private:
         }
         if (!split) return decode(w, id);
         enter(id, Phase::handing_over);
+        if (decoder_[id] != nobody) return send(id, timeline.prefill_end_s - timeline.prefill_start_s);
         waiting_.push_back(id);
     }
 
@@ -167,36 +193,44 @@ private:
         stations_[w].worker.start_decode(id, requests_[id].prompt_tokens, requests_[id].output_tokens - 1);
     }
 
+    struct Room {
+        std::uint32_t best = nobody;  // a decoder that has it now
+        bool ever = false;            // one could hold it, now or later
+        std::uint64_t staging = 0;    // bytes beside the state while it arrives
+    };
+    [[nodiscard]] Room room_for(const Request& request) const {
+        Room out;
+        out.staging =
+            static_cast<std::uint64_t>(deployment_.link.staging_fraction * static_cast<double>(wire_bytes(request)));
+        double least_s = infinite;
+        for (std::uint32_t w = 0; w < stations_.size(); ++w) {
+            const Worker& worker = stations_[w].worker;
+            if (worker.config().role != Role::decode || !worker.could_ever_hold(request, out.staging)) continue;
+            out.ever = true;
+            const double step_s =
+                worker.config().decode.seconds(worker.sequences() + 1, worker.context_tokens() + request.prompt_tokens);
+            if (step_s >= least_s || !worker.has_room(request, out.staging)) continue;
+            least_s = step_s;
+            out.best = w;
+        }
+        return out;
+    }
+
     // A decoder reserves before anything is sent; in order of arrival, so that none waits for ever.
     void hand_over() {
         while (!waiting_.empty()) {
             const RequestId id = waiting_.front();
             const Request& request = requests_[id];
-            const std::uint64_t bytes = wire_bytes(request);
-            const auto staging =
-                static_cast<std::uint64_t>(deployment_.link.staging_fraction * static_cast<double>(bytes));
-            std::uint32_t best = nobody;
-            double least_s = infinite;
-            bool ever = false;
-            for (std::uint32_t w = 0; w < stations_.size(); ++w) {
-                const Worker& worker = stations_[w].worker;
-                if (worker.config().role != Role::decode || !worker.could_ever_hold(request, staging)) continue;
-                ever = true;
-                const double step_s = worker.config().decode.seconds(worker.sequences() + 1,
-                                                                     worker.context_tokens() + request.prompt_tokens);
-                if (step_s >= least_s || !worker.has_room(request, staging)) continue;
-                least_s = step_s;
-                best = w;
-            }
-            if (best == nobody && ever) return;
+            const Room room = room_for(request);
+            if (room.best == nobody && room.ever) return;
             waiting_.pop_front();
-            if (best == nobody || !stations_[best].worker.reserve(id, request, staging)) {
+            if (room.best == nobody || !stations_[room.best].worker.reserve(id, request, room.staging)) {
                 stations_[prefiller_[id]].worker.release(id);
                 refuse(id);
                 continue;
             }
-            decoder_[id] = best;
-            send(id, bytes);
+            decoder_[id] = room.best;
+            send(id, 0);
         }
     }
 
@@ -207,14 +241,14 @@ private:
         return static_cast<std::uint64_t>(std::ceil(deployment_.link.kv.bytes(sent_tokens(request))));
     }
 
-    void send(RequestId id, std::uint64_t bytes) {
+    // `prefill_s`: of its prefill, what passed after the decoder had reserved.
+    void send(RequestId id, double prefill_s) {
         enter(id, Phase::in_flight);
+        const std::uint64_t bytes = wire_bytes(requests_[id]);
         Timeline& timeline = timelines_[id];
         Station& from = stations_[prefiller_[id]];
         timeline.reserved_s = now_s_;
         const LinkTiming& link = deployment_.link;
-        // What was computed before the decoder had room could not be sent layer by layer.
-        const double prefill_s = now_s_ > timeline.prefill_end_s ? 0 : now_s_ - timeline.prefill_start_s;
         const Transfer transfer = link.transfer(static_cast<double>(bytes), sent_tokens(requests_[id]), prefill_s);
         const double begin_s = std::max(from.link_free_s, now_s_ - (transfer.whole_s - transfer.visible_s));
         from.link_free_s = begin_s + transfer.occupied_s;
@@ -310,6 +344,7 @@ private:
     const Deployment& deployment_;
     const std::vector<Request>& requests_;
     Targets targets_;
+    double enough_good_ = infinite;
     std::vector<Timeline> timelines_;
     std::vector<std::uint32_t> prefiller_, decoder_;  // [request] worker
     std::vector<Station> stations_;

@@ -46,6 +46,9 @@ struct Deployment {
 // most tpot_s (0 where there is one token only). Infinite: any.
 struct Targets {
     double ttft_s = 0, tpot_s = 0;
+    // Stop as soon as it is certain whether this fraction of the requests is good: `good` is then the count so far, and
+    // so is all else. 0: play to the end.
+    double decide = 0;
 };
 
 struct Outcome {

@@ -10,6 +10,18 @@ double pairs(double first, double last) { return last * last - first * first; }
 
 }  // namespace
 
+std::string_view role_name(Role role) noexcept {
+    switch (role) {
+        case Role::both:
+            return "both";
+        case Role::prefill:
+            return "prefill";
+        case Role::decode:
+            return "decode";
+    }
+    return "?";
+}
+
 Worker::Worker(WorkerConfig config) : config_(std::move(config)), ledger_(config_.kv_capacity_bytes) {}
 
 std::uint64_t Worker::bytes_of(const Request& request) const noexcept {
@@ -18,9 +30,13 @@ std::uint64_t Worker::bytes_of(const Request& request) const noexcept {
     return static_cast<std::uint64_t>(std::ceil(config_.kv.bytes(tokens)));
 }
 
+double Worker::fetch_s(const Prompt& prompt) const noexcept {
+    return prompt.done_tokens > 0 ? config_.fetch_s + prompt.done_tokens * config_.fetch_s_per_token : 0;
+}
+
 double Worker::prefill_estimate_s(const Prompt& prompt) const noexcept {
-    return config_.prefill.seconds(prompt.prompt_tokens - prompt.done_tokens,
-                                   pairs(prompt.done_tokens, prompt.prompt_tokens));
+    return fetch_s(prompt) + config_.prefill.seconds(prompt.prompt_tokens - prompt.done_tokens,
+                                                     pairs(prompt.done_tokens, prompt.prompt_tokens));
 }
 
 bool Worker::enqueue(RequestId id, const Request& request) {
@@ -81,7 +97,7 @@ void Worker::order_queue() {
 
 // Prompts of this step, from the front of the queue. Returns its seconds.
 double Worker::take_prompts(const Choice& choice, bool decode) {
-    double tokens = 0, attention_pairs = 0;
+    double tokens = 0, attention_pairs = 0, fetches_s = 0;
     std::uint32_t room = choice.prompt_tokens;
     while (!queue_.empty() && room > 0) {
         order_queue();
@@ -92,6 +108,7 @@ double Worker::take_prompts(const Choice& choice, bool decode) {
             prompt.started = true;
             outcome_.started.push_back(prompt.id);
             backlog_s_ = std::max(0.0, backlog_s_ - prefill_estimate_s(prompt));
+            fetches_s += fetch_s(prompt);
         }
         const std::uint32_t piece = choice.whole_prompts ? left : std::min(left, room);
         tokens += piece;
@@ -102,7 +119,7 @@ double Worker::take_prompts(const Choice& choice, bool decode) {
         outcome_.prefilled.push_back(prompt.id);
         queue_.pop_front();
     }
-    double seconds = config_.prefill.seconds(tokens, attention_pairs);
+    double seconds = fetches_s + config_.prefill.seconds(tokens, attention_pairs);
     if (decode) seconds += config_.decode.seconds_beside_prefill(sequences_, context_tokens_);
     return seconds;
 }

@@ -7,6 +7,7 @@
 #include <functional>
 #include <optional>
 #include <queue>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -18,6 +19,7 @@
 namespace hetero::sched {
 
 enum class Role : std::uint8_t { both, prefill, decode };
+[[nodiscard]] std::string_view role_name(Role role) noexcept;  // "both"
 
 // How much KV a request has. Layers with a window keep its last tokens only.
 struct KvSize {
@@ -40,6 +42,8 @@ struct WorkerConfig {
     DecodeTiming decode;
     KvSize kv;  // as it is kept here
     std::uint64_t kv_capacity_bytes = 0;
+    // Bringing the KV of a prompt's cached tokens from where it is retained, before the rest of the prompt is computed.
+    double fetch_s = 0, fetch_s_per_token = 0;
 };
 
 // What a step brought about.
@@ -74,6 +78,8 @@ public:
     const StepOutcome& end();
 
     [[nodiscard]] bool busy() const noexcept { return busy_; }
+    // Prompts whose prefill began with the step under way.
+    [[nodiscard]] const std::vector<RequestId>& started() const noexcept { return outcome_.started; }
     // Seconds of prefill that wait here, about; and sequences that decode.
     [[nodiscard]] double backlog_s() const noexcept { return backlog_s_; }
     [[nodiscard]] std::size_t sequences() const noexcept { return sequences_ + joining_.size(); }
@@ -103,6 +109,7 @@ private:
     };
     void join(const Joining& sequence);
     [[nodiscard]] std::uint64_t bytes_of(const Request& request) const noexcept;
+    [[nodiscard]] double fetch_s(const Prompt& prompt) const noexcept;  // of one that has not started
     [[nodiscard]] double prefill_estimate_s(const Prompt& prompt) const noexcept;
     void order_queue();
     bool admit(Prompt& prompt);

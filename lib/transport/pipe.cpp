@@ -157,6 +157,10 @@ public:
         if (!inner_) return fail(Errc::internal, "{}: a layer before the header", name_);
         return inner_->write_layer(layer);
     }
+    Status write_shared(std::shared_ptr<const kv::Layer> layer) override {
+        if (!inner_) return fail(Errc::internal, "{}: a layer before the header", name_);
+        return inner_->write_shared(std::move(layer));
+    }
     Status complete(const kv::Header& header) override {
         return inner_ ? inner_->complete(header) : fail(Errc::internal, "{}: logits before the header", name_);
     }

@@ -22,9 +22,12 @@ status=0
 "$bin/hetero-prefill" -m "$model" -f "$work/8192.txt" -o "$work/over.h5" 2>"$work/over.txt" || status=$?
 [ "$status" -eq 3 ] || { echo "a prompt beyond the context ended with $status" >&2; exit 1; }
 grep -q 8193 "$work/over.txt" && grep -q 8192 "$work/over.txt" && [ ! -e "$work/over.h5" ]
-# 500 transfers with seeded faults, 200 jobs with a SIGKILL at a random moment.
+# 500 transfers with seeded faults, 300 jobs with a SIGKILL at a random moment.
 HETERO_DRILL_RUNS=500 "$bin/test_transport" --test-case='seeded drills*'
-if [ -x "$bin/mpi_rank" ]; then tests/mpi/kill_drill.sh 200 "$bin/mpi_rank" mpirun; fi
+if [ -x "$bin/mpi_rank" ]; then
+  tests/mpi/kill_drill.sh 200 "$bin/mpi_rank" mpirun
+  for what in streaming reshard; do tests/mpi/random_kills.sh $what "$bin" mpirun "$PWD/testdata" 50; done
+fi
 # The vector kernels under AddressSanitizer.
 cmake --preset dev -B build/sanitized-kernels -DHETERO_TESTS=ON -DHETERO_SANITIZE_VECTORS=ON >/dev/null
 cmake --build build/sanitized-kernels --target test_kernels_conformance

@@ -50,6 +50,101 @@ END
   [ "$(grep -cE '^[1-9]  (kept|NOT)' <<<"$output")" -eq 9 ]
 }
 
+# fleet NAME...: machines of 1000 GFLOP/s and 100 GB/s, links between all of 1 GB/s
+fleet() {
+  echo 'profile_schema = 2'
+  for name in "$@"; do
+    printf '[[machines]]\nname = "%s"\n' "$name"
+    machine "$name" 1000 100 | sed '1d; s/^\[\[\(.*\)\]\]/[[machines.\1]]/; t; s/^\[\(.*\)\]/[machines.\1]/'
+  done
+  for from in "$@"; do
+    for to in "$@"; do
+      [ "$from" = "$to" ] || printf '[[links]]\nfrom = "%s"\nto = "%s"\nlatency_us = 5.0\ngb_per_s = 1.0\n' "$from" "$to"
+    done
+  done
+}
+
+@test "a fleet: machines alike are one kind, and a split is on the pair of hosts with the fast link" {
+  fleet n0 n1 n2 | awk '/^from/ {from = $3} /^to/ {to = $3} /^gb_per_s/ && from == "\"n2\"" && to == "\"n1\"" {$3 = "40.0"} {print}' >fleet.toml
+  run --separate-stderr hetero-plan -m "$tiny" --hw fleet.toml --prompt 400 --output 20 --rows 100 --json
+  [ "$status" -eq 0 ]
+  grep -q '3 machines alike' <<<"$stderr"
+  tr -d ' \n' <<<"$output" | grep -q '"gb_per_s":40.0,"source":"n2ton1"'
+  tr -d ' \n' <<<"$output" | grep -q '"hosts":\["n2"\]'
+  # Four kinds can be compared, nine cannot.
+  i=0
+  while read -r line; do
+    if [[ $line = gemm_gflop_per_s* ]]; then i=$((i + 1)); line="gemm_gflop_per_s = $((1000 * i * i))"; fi
+    echo "$line"
+  done < <(fleet a b c d e f g h i) >nine.toml
+  refuses 2 'of 9 kinds; at most 8' hetero-plan -m "$tiny" --hw nine.toml --prompt 400 --output 20
+  run --separate-stderr hetero-plan -m "$tiny" --hw nine.toml --prompt 400 --output 20 --price-of a:1
+  [ "$status" -eq 2 ]
+}
+
+@test "side by side: the plan has every kind of machines" {
+  machine dense 3000 90 >dense.toml
+  machine wide 2800 120 >wide.toml
+  run --separate-stderr hetero-plan -m "$tiny" --hw dense.toml --hw-decode wide.toml --prompt 400 --output 20 --rate 100 --ttft 1s \
+    --rows 1000 --json
+  grep -q '"kind": "side-by-side"' <<<"$output"
+  cat >side.toml <<END
+deployment_plan = 1
+tool = "hetero-plan"
+verdict = "COLOCATE"
+reasons = []
+model = "m"
+[workload]
+prompt_tokens = 1
+cached_tokens = 0
+output_tokens = 1
+rate_per_s = 1.0
+[prefill]
+machine = "dense"
+machines = 1
+instances = 1
+tp = 1
+dtype = "f32"
+sharing = "chunked"
+[[more]]
+machine = "wide"
+machines = 1
+instances = 1
+tp = 1
+dtype = "f32"
+role = "both"
+[kv]
+wire = "int8:token"
+resident = "f16"
+first_token = "prefill"
+state_bytes = 1.0
+link_ms = 1.0
+[predicted]
+ttft_p50_ms = 1.0
+ttft_p99_ms = 1.0
+itl_p50_ms = 1.0
+itl_p99_ms = 1.0
+attainment = 1.0
+END
+  hetero-prefill -m "$tiny" --tokens 1,2,3,4,5 -o state.h5 -q
+  kv-quantize state.h5 --plan side.toml -o quantized.h5 -q
+  sed -i 's/^role = "both"/role = "all"/' side.toml
+  refuses 3 'must be prefill, decode or both' kv-quantize state.h5 --plan side.toml -o again.h5
+}
+
+@test "where prefixes are kept is planned and priced" {
+  machine a 1000 100 >a.toml
+  { cat a.toml; printf '[disk]\nfree_bytes = 1000000000000\nread_gb_per_s = 5.0\n'; } >disk.toml
+  run --separate-stderr hetero-plan -m "$tiny" --hw disk.toml --prompt 400 --output 20 --prefix-hit 0.5 --explain -o plan.toml
+  [ "$status" -eq 0 ]
+  grep -q 'prefixes on the device' <<<"$output"
+  grep -qE '^8  kept .*device 0 ms, file .* ms, computing takes' <<<"$output"
+  grep -q '^tier = "device"' plan.toml
+  run --separate-stderr hetero-plan -m "$tiny" --hw disk.toml --prompt 400 --output 20 --prefix-hit 0.5 --prefixes 100000000 --json
+  [ "$status" -eq 0 ]
+  ! grep -q '"tier": "device",$' <(grep -A1 '"tiering": {' <<<"$output")
+}
+
 @test "the same command gives the same answer" {
   machine a 1000 100 >a.toml
   hetero-plan -m "$tiny" --hw a.toml --machines 2 --link 1 --prompt 100 --output 10 --ttft 1ms --itl 1ms --json >one
@@ -81,6 +176,9 @@ END
   grep -q '^\[decode\]' plan.toml
   bash -n job.sh
   grep -q '^#SBATCH hetjob' job.sh
+  [ "$(grep -cE '^#SBATCH --time=[0-9]+-[0-9]{2}:[0-9]{2}:00$' job.sh)" -eq 2 ]
+  grep -q -- '--first-token prefill' job.sh
+  if command -v shellcheck >/dev/null; then shellcheck job.sh; fi
   [ "$(grep -c '^#SBATCH --exclusive' job.sh)" -eq 2 ]  # a task has one core otherwise
   grep -q -- '--bind-to none --host "$p" ' job.sh
   hetero-prefill -m "$tiny" --tokens 1,2,3,4,5 -o state.h5 -q

@@ -41,6 +41,36 @@ load helper
   refuses 2 'exclude' hw-probe --quick --describe
 }
 
+@test "-o: the profile in a file, as the name asks; never over one that is there" {
+  run --separate-stderr hw-probe --describe -o node.toml
+  [ "$status" -eq 0 ]
+  grep -q '^profile_schema = 2' node.toml
+  [ -n "$output" ]
+  hw-probe --describe -o node.json -q
+  head -c 1 node.json | grep -q '{'
+  refuses 3 'exists already' hw-probe --describe -o node.toml
+  hw-probe --describe -o node.toml --force -q
+  refuses 2 'neither --model nor --output' hw-probe check -o other.toml
+}
+
+@test "--model: what a model takes, for plans of these very weights" {
+  refuses 2 'runs no --model' hw-probe --describe --model "$tiny"
+  refuses 3 'absent' hw-probe --quick --model absent.gguf
+  run --separate-stderr hw-probe --quick --model "$tiny" -o node.toml
+  [ "$status" -eq 0 ]
+  [ "$(grep -c '^\[\[stages\]\]' node.toml)" -eq 1 ]
+  [ "$(grep -c '^\[\[stages.prefill\]\]' node.toml)" -ge 2 ]
+  grep -q '^sequences = 4' node.toml
+  run --separate-stderr hetero-plan -m "$tiny" --hw node.toml --prompt 64 --output 16
+  [ "$status" -eq 0 ]
+  grep -q 'rough' <<<"$output"
+  ! grep -q 'measures this model itself' <<<"$output"
+  sed 's/^weights_digest = "./&0/' node.toml >other.toml
+  run --separate-stderr hetero-plan -m "$tiny" --hw other.toml --prompt 64 --output 16
+  [ "$status" -eq 0 ]
+  grep -q 'measures this model itself' <<<"$output"
+}
+
 @test "--links: one profile of the job, each direction of each pair of ranks" {
   need_mpi
   run --separate-stderr mpirun --oversubscribe -n 3 hw-probe --links --describe --json </dev/null

@@ -8,9 +8,11 @@
 #include <chrono>
 
 #include "base/clock.h"
+#include "base/threads.h"
 #include "base/trace.h"
 #include "common/group.h"
 #include "common/sources.h"
+#include "kv/recycled_layers.h"
 #include "transport/group_source.h"
 
 namespace hetero::tool {
@@ -157,6 +159,13 @@ Result<OpenedSource> open_source(const Tool& tool, const transport::Endpoint& en
     return opened;
 }
 
+std::unique_ptr<kv::Source> ahead(std::unique_ptr<kv::Source> source, const transport::Endpoint& from,
+                                  std::uint64_t threads) {
+    const bool spare = threads != 1 && default_thread_count() > 1;
+    if (!spare || from.is_link() || transport::group().size() > 1) return source;
+    return kv::read_ahead(std::move(source));
+}
+
 Result<double> copy_state(kv::Source& source, kv::Sink& sink) {
     double seconds = 0;
     const auto copy = [&]() -> Status {
@@ -164,12 +173,11 @@ Result<double> copy_state(kv::Source& source, kv::Sink& sink) {
         const bool late = source.header().late_logits;
         HETERO_CHECK(sink.begin(source.header()));
         const Clock::time_point start = Clock::now();
-        kv::Layer layer;
+        kv::RecycledLayers recycled;
         for (std::size_t i = 0; i < layers; ++i) {
-            HETERO_CHECK(source.read_into(layer));
-            const auto shared = std::make_shared<kv::Layer>(std::move(layer));
-            HETERO_CHECK(sink.write_shared(shared));
-            layer = shared.use_count() == 1 ? std::move(*shared) : kv::Layer();  // its memory is used again
+            const std::shared_ptr<kv::Layer> layer = recycled.take();
+            HETERO_CHECK(source.read_into(*layer));
+            HETERO_CHECK(sink.write_shared(layer));
         }
         HETERO_CHECK(source.finish());
         if (late) HETERO_CHECK(sink.complete(source.header()));

@@ -54,6 +54,11 @@ struct OpenedSource {
 Result<OpenedSource> open_source(const Tool& tool, const transport::Endpoint& endpoint,
                                  const transport::TransportOptions& options, std::string label);
 
+// The source read ahead of its use by another thread, where it is no link, this process works alone and a thread is to
+// spare of `threads` (0: as many as there may be).
+[[nodiscard]] std::unique_ptr<kv::Source> ahead(std::unique_ptr<kv::Source> source, const transport::Endpoint& from,
+                                                std::uint64_t threads);
+
 // All layers from `source` to `sink`, unchanged; commits only what the source has confirmed. Returns the seconds since
 // the other side of `sink` was ready.
 Result<double> copy_state(kv::Source& source, kv::Sink& sink);

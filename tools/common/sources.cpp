@@ -26,6 +26,11 @@ public:
         if (progress_) progress_->update(++done_);
         return {};
     }
+    Status skip_layer() override {
+        HETERO_CHECK(inner_->skip_layer());
+        if (progress_) progress_->update(++done_);
+        return {};
+    }
     Status finish() override {
         progress_.reset();
         return inner_->finish();
@@ -51,29 +56,29 @@ public:
     [[nodiscard]] const kv::Header& header() const noexcept override { return header_; }
     [[nodiscard]] const std::string& name() const noexcept override { return inner_->name(); }
     Result<kv::Layer> read_layer() override {
-        HETERO_CHECK(drop_until_wanted());
+        HETERO_CHECK(skip_until_wanted());
         auto layer = inner_->read_layer();
         if (layer) ++next_layer_;
         return layer;
     }
     Status read_into(kv::Layer& layer) override {
-        HETERO_CHECK(drop_until_wanted());
+        HETERO_CHECK(skip_until_wanted());
         HETERO_CHECK(inner_->read_into(layer));
         ++next_layer_;
         return {};
     }
     Status finish() override {
-        HETERO_CHECK(drop_until_wanted());
+        HETERO_CHECK(skip_until_wanted());
         HETERO_CHECK(inner_->finish());
         if (header_.late_logits) header_.take_logits_of(inner_->header());
         return {};
     }
 
 private:
-    Status drop_until_wanted() {
+    Status skip_until_wanted() {
         const std::uint64_t n_layers = header_.identity.n_layers;
         while (next_layer_ < wanted_.size() * n_layers && !wanted_[next_layer_ / n_layers]) {
-            HETERO_CHECK(inner_->read_into(dropped_));
+            HETERO_CHECK(inner_->skip_layer());
             ++next_layer_;
         }
         return {};
@@ -83,7 +88,6 @@ private:
     kv::Header header_;
     std::vector<bool> wanted_;      // [sequence of inner_]
     std::uint64_t next_layer_ = 0;  // of inner_, sequences counted through
-    kv::Layer dropped_;
 };
 
 class DiscardingSink final : public kv::Sink {

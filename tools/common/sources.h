@@ -13,8 +13,8 @@ namespace hetero::tool {
 [[nodiscard]] std::unique_ptr<kv::Source> with_progress(const Tool& tool, std::string label,
                                                         std::unique_ptr<kv::Source> source);
 
-// The sequences of `source` named in `ids`, in the order of the state; no ids: all. The others are read and dropped, so
-// that finish() confirms the whole state. An id that is not there: bad_input.
+// The sequences of `source` named in `ids`, in the order of the state; no ids: all. The others are not
+// read where they need not be, as in files. An id that is not there: bad_input.
 Result<std::unique_ptr<kv::Source>> select_sequences(std::unique_ptr<kv::Source> source,
                                                      const std::vector<std::string>& ids);
 

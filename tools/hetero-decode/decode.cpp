@@ -379,9 +379,7 @@ Status run_decode(Tool& tool, const DecodeOptions& options, Turns* turns) {
     HETERO_CHECK(check_state(loaded, options.model.path, opened.source->header(), opened.source->name()));
     report_weights(tool, opened.source->name(), opened.source->header().identity, loaded.identity);
     HETERO_TRY(auto source, select_sequences(std::move(opened.source), options.sequences));
-    const bool peers = endpoints.inputs.front().is_link() || transport::group().size() > 1;
-    const bool spare = options.model.threads != 1 && default_thread_count() > 1;
-    if (!peers && spare) source = kv::read_ahead(std::move(source));
+    source = ahead(std::move(source), endpoints.inputs.front(), options.model.threads);
     HETERO_CHECK(check_choice(tool, options, source->header()));
 
     Json& report = tool.report();

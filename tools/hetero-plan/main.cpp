@@ -23,7 +23,7 @@ int main(int argc, char** argv) {
     table.heading("Model and machines");
     table.text("-m,--model", "MODEL", &options.model, "a .gguf file, a folder, or a config.json without weights")
         .completion = Completion::file;
-    table.text("--hw", "FILE", &options.hw, "profile of the machines, as hw-probe writes it").completion =
+    table.text("--hw", "FILE", &options.hw, "profile of a machine or a fleet, as hw-probe writes it").completion =
         Completion::file;
     table.text("--hw-decode", "FILE", &options.hw_decode, "profile of a second kind of machines").completion =
         Completion::file;
@@ -40,6 +40,7 @@ int main(int argc, char** argv) {
     positive(table, "--price", "USD", &options.price, "of a machine of --hw, an hour").setting = true;
     positive(table, "--price-decode", "USD", &options.price_decode, "of a machine of --hw-decode, an hour").setting =
         true;
+    table.texts("--price-of", "NAME=USD", &options.prices, "of that machine and those alike; may be repeated");
     table.text("--stages", "FILE", &options.stages, "stage profile of this model on --hw").completion =
         Completion::file;
     table.text("--stages-decode", "FILE", &options.stages_decode, "stage profile of this model on --hw-decode")
@@ -52,6 +53,7 @@ int main(int argc, char** argv) {
         true;
     table.real("--prefix-hit", "F", &options.prefix_hit, 0, 1, "fraction of a prompt whose KV is there already")
         .setting = true;
+    table.integer("--prefixes", "N", &options.prefixes, 1, 1U << 30, "different ones, whose KV is kept").setting = true;
     table.flag("--prefix-at-decoder", &options.prefix_at_decoder, "the decoder has that KV: it is not sent").setting =
         true;
     table.text("--trace", "FILE", &options.trace, "requests: Mooncake JSONL, splitwise CSV or OpenAI-batch JSONL")
@@ -72,8 +74,8 @@ int main(int argc, char** argv) {
         .text("--certificate", "PLAN", &options.certificate,
               "a plan of kv-calibrate: forms of KV that it does not certify drop out")
         .completion = Completion::file;
-    table.choice("--first-token", &options.first_token, {"prefill", "decode"}, "who emits the first token").setting =
-        true;
+    table.choice("--first-token", &options.first_token, {"auto", "prefill", "decode"}, "who emits the first token")
+        .setting = true;
     table.integer("--max-sequences", "N", &options.max_sequences, 1, 65536, "of a step of decode").setting = true;
     table.integer("--chunk", "N", &options.chunk, 1, 1U << 20, "tokens of a step of chunked prefill").setting = true;
 

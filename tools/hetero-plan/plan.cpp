@@ -59,9 +59,6 @@ Status run_plan(Tool& tool, const PlanOptions& options) {
         plan::DeploymentPlan deployment = plan::plan_of(problem, *chosen, decision);
         deployment.tool = fmt::format("{} {}", tool.name(), kVersion);
         if (chosen->wire.name == "plan") deployment.precision_plan = stated.certificate;
-        if (chosen->kind == plan::Kind::side_by_side && (!options.plan_file.empty() || !options.emit.empty()))
-            tool.note("side by side: the plan is that of {}; plan for the other machines by themselves",
-                      deployment.prefill.machine);
         if (!options.plan_file.empty())
             HETERO_CHECK(tool.write_file(options.plan_file, plan::to_toml(deployment), io::shared_file));
         if (!options.emit.empty()) {

@@ -12,9 +12,9 @@ namespace hetero::tool {
 
 struct PlanOptions {
     std::string model, hw, hw_decode, trace, stages, stages_decode, certificate;
-    std::string device = "auto", dtype, decode_dtype, first_token = "prefill";
-    std::vector<std::string> kv_dtypes;
-    std::uint64_t machines = 1, machines_decode = 1, prompt = 0, output = 0, requests = 2000, seed = 1;
+    std::string device = "auto", dtype, decode_dtype, first_token = "auto";
+    std::vector<std::string> kv_dtypes, prices;
+    std::uint64_t machines = 1, machines_decode = 1, prompt = 0, output = 0, requests = 2000, seed = 1, prefixes = 1;
     std::uint64_t max_sequences = 256, chunk = 512;
     double prefix_hit = 0, attainment = 0.9;
     std::optional<double> rate, ttft_s, itl_s, price, price_decode, link_gb_per_s;

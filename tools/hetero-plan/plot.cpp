@@ -18,6 +18,7 @@ namespace hetero::tool {
 namespace {
 
 constexpr std::size_t max_svg_bytes = 16U << 20;
+constexpr int most_drawn = 3, loads = 8;  // deployments of a kind; up to the capacity
 
 std::string block_name(std::string name) {
     std::replace(name.begin(), name.end(), '-', '_');
@@ -95,15 +96,23 @@ Result<std::string> plan_plot(const plan::Problem& problem, const plan::SearchRe
     std::vector<Point> all;
     const bool priced = std::all_of(problem.sides.begin(), problem.sides.end(),
                                     [](const auto& side) { return side.usd_per_hour.has_value(); });
+    // Each of the best of a kind at several loads: what it yields and what users see then belong together.
+    std::map<plan::Kind, int> drawn;
     for (const plan::Candidate& candidate : result.candidates) {
-        if (!candidate.figures || !(candidate.goodput_per_s > 0)) continue;
-        const Point point{candidate.figures->itl_p50_s * 1e3,
-                          candidate.goodput_per_cost() * problem.workload.output_tokens};
-        kinds[std::string(kind_name(candidate.kind))].push_back(point);
-        all.push_back(point);
+        if (!candidate.figures || drawn[candidate.kind]++ >= most_drawn) continue;
+        const double cost = priced ? *candidate.usd_per_hour : candidate.machines;
+        for (int i = 1; i <= loads; ++i) {
+            HETERO_TRY(const plan::Figures figures,
+                       plan::play(problem, candidate, candidate.capacity_per_s * i / loads));
+            const Point point{figures.itl_p50_s * 1e3, figures.output_tokens_per_s / cost};
+            kinds[std::string(kind_name(candidate.kind))].push_back(point);
+            all.push_back(point);
+        }
     }
-    if (all.empty()) return fail(Errc::check_failed, "nothing to plot: no deployment keeps the goals at any rate");
-    std::sort(all.begin(), all.end(), [](const Point& a, const Point& b) { return a.itl_ms < b.itl_ms; });
+    if (all.empty()) return fail(Errc::check_failed, "nothing to plot: nothing was played");
+    std::sort(all.begin(), all.end(), [](const Point& a, const Point& b) {
+        return a.itl_ms != b.itl_ms ? a.itl_ms < b.itl_ms : a.throughput > b.throughput;
+    });
     std::string script = "set terminal svg size 1200,520 dynamic enhanced background rgb 'white'\nset key left top\n";
     for (const auto& [name, points] : kinds) {
         script += fmt::format("${} << E\n", block_name(name));
@@ -126,15 +135,18 @@ Result<std::string> plan_plot(const plan::Problem& problem, const plan::SearchRe
         script += fmt::format("{} {} {}\n", rate, figures.ttft_p99_s * 1e3, figures.itl_p99_s * 1e3);
     }
     script += fmt::format(
-        "E\nset multiplot layout 1,2\nset xlabel 'between tokens, median, ms'\nset ylabel 'tokens/s per {}'\nset "
+        "E\nset multiplot layout 1,2\nset logscale x\nset key bottom right\nset xlabel 'between tokens, median, "
+        "ms'\nset ylabel 'output tokens/s per "
+        "{}'\nset "
         "grid\nplot "
-        "$front with steps dt 2 lc rgb '#888888' title 'best'",
+        "$front with steps dt 2 lc rgb '#888888' title 'Pareto front'",
         priced ? "USD an hour" : "machine");
     for (const auto& [name, points] : kinds) {
         script += fmt::format(", ${} with points pt 7 title '{}'", block_name(name), name);
     }
     script += fmt::format(
-        "\nset xlabel 'requests/s, {}'\nset ylabel '99th percentile, ms'\nset logscale y\nset key left top\nplot $knee "
+        "\nunset logscale x\nset xlabel 'requests/s, {}'\nset ylabel '99th percentile, ms'\nset logscale y\nset key "
+        "left top\nplot $knee "
         "using 1:2 with linespoints pt 7 title 'first token', $knee using 1:3 with linespoints pt 5 title 'between "
         "tokens'\nunset multiplot\n",
         kind_name(shown.kind));

@@ -8,11 +8,18 @@ namespace {
 
 constexpr double milli = 1e3;
 
+std::string tier_text(const plan::Candidate& candidate) {
+    if (candidate.tier.empty()) return {};
+    return candidate.computes_cached() ? ", prefixes computed again" : ", prefixes on the " + candidate.tier;
+}
+
 // "2x cpu-a tp1 int4 > 1x gpu-b tp4 bf16"
 std::string describe(const plan::Problem& problem, const plan::Candidate& candidate) {
     std::string out;
+    sched::Role role = sched::Role::both;
     for (const plan::Group& group : candidate.groups) {
-        if (!out.empty()) out += plan::is_split(candidate.kind) ? " > " : " + ";
+        if (!out.empty()) out += group.role != role ? " > " : " + ";
+        role = group.role;
         out += fmt::format("{}x {}", group.instances, problem.sides[group.side].name);
         if (group.tp > 1) out += fmt::format(" tp{}", group.tp);
         out += " " + group.dtype;
@@ -20,11 +27,12 @@ std::string describe(const plan::Problem& problem, const plan::Candidate& candid
     if (!plan::is_split(candidate.kind)) {
         if (candidate.kind != plan::Kind::time_sliced) out += fmt::format(", {}", sharing_name(candidate.sharing));
         if (candidate.resident.quantized) out += ", KV " + candidate.resident.name;
-        return out;
+        return out + tier_text(candidate);
     }
     if (candidate.wire.quantized) out += ", KV " + candidate.wire.name;
     if (candidate.wire.name != candidate.resident.name) out += ", kept as " + candidate.resident.name;
-    return out;
+    if (candidate.deployment.first_token == sched::FirstToken::decode) out += ", first token from decode";
+    return out + tier_text(candidate);
 }
 
 double output_tokens_per_s(const plan::Problem& problem, const plan::Candidate& candidate) {
@@ -65,7 +73,8 @@ Json group_json(const plan::Problem& problem, const plan::Group& group) {
             {"role", roles[static_cast<int>(group.role)]},
             {"instances", group.instances},
             {"tp", group.tp},
-            {"dtype", group.dtype}};
+            {"dtype", group.dtype},
+            {"hosts", group.hosts}};
 }
 
 Json candidate_json(const plan::Problem& problem, const plan::Candidate& candidate) {
@@ -98,7 +107,20 @@ Json candidate_json(const plan::Problem& problem, const plan::Candidate& candida
                        {"transfer_ms", number(candidate.transfer_alone_s * milli)},
                        {"visible_ms", number(candidate.visible_alone_s * milli)},
                        {"convert_ms", number(candidate.convert_s * milli)},
-                       {"gb_per_s", number(candidate.deployment.link.bytes_per_s / 1e9)}};
+                       {"gb_per_s", number(candidate.deployment.link.bytes_per_s / 1e9)},
+                       {"source", candidate.link_source}};
+    }
+    out["tiering"] = Json(nullptr);
+    if (!candidate.tier.empty()) {
+        Json compared = Json::array();
+        for (const plan::TierPrice& price : candidate.tiers)
+            compared.push_back(
+                {{"tier", price.tier},
+                 {"ms", number(price.seconds * milli)},
+                 {"missing_bytes", price.missing_bytes > 0 ? number(std::ceil(price.missing_bytes)) : Json(nullptr)}});
+        out["tiering"] = {{"tier", candidate.tier},
+                          {"retained_bytes", number(std::round(candidate.retained_bytes))},
+                          {"compared", std::move(compared)}};
     }
     out["played"] = candidate.played;
     if (!candidate.figures) return out;
@@ -182,9 +204,9 @@ std::string plan_table(const plan::Problem& problem, const plan::SearchResult& r
         load.rate_per_s ? fmt::format("{:.4g} requests/s", *load.rate_per_s)
                         : std::string("at 80 % of what it carries"),
         goal_text(problem.goals.ttft_s), goal_text(problem.goals.itl_s), problem.goals.attainment * 100);
-    out += fmt::format("  {:<13} {:>8} {:>8} {:>8} {:>8} {:>8} {:>7} {:>9} {:>9}  {:<38} {}\n", "kind", "TTFT p50",
-                       "p99, ms", "ITL p50", "p99, ms", "goodput", "att., %", "link, ms", "USD/1e6", "bound by",
-                       "deployment");
+    out += fmt::format("  {:<13} {:>8} {:>8} {:>8} {:>8} {:>9} {:>7} {:>9} {:>9} {:>8}  {:<38} {}\n", "kind",
+                       "TTFT p50", "p99, ms", "ITL p50", "p99, ms", "good, 1/s", "att., %", "link, ms", "USD/Mtok",
+                       "J/token", "bound by", "deployment");
     for (std::size_t i = 0; i < std::min(rows, result.candidates.size()); ++i) {
         const plan::Candidate& candidate = result.candidates[i];
         if (!candidate.figures) {
@@ -193,14 +215,19 @@ std::string plan_table(const plan::Problem& problem, const plan::SearchResult& r
             continue;
         }
         const plan::Figures& figures = *candidate.figures;
-        const auto usd = usd_per_million(problem, candidate);
-        out += fmt::format("{} {:<13} {:>8} {:>8} {:>8} {:>8} {:>8.4g} {:>7.1f} {:>9} {:>9}  {:<38} {}\n",
+        const auto usd = usd_per_million(problem, candidate), joule = joule_per_token(problem, candidate);
+        out += fmt::format("{} {:<13} {:>8} {:>8} {:>8} {:>8} {:>9.4g} {:>7.1f} {:>9} {:>9} {:>8}  {:<38} {}\n",
                            decision.chosen == i ? "*" : " ", kind_name(candidate.kind), ms_text(figures.ttft_p50_s),
                            ms_text(figures.ttft_p99_s), ms_text(figures.itl_p50_s), ms_text(figures.itl_p99_s),
                            candidate.goodput_per_s, figures.attainment * 100,
                            is_split(candidate.kind) ? ms_text(candidate.transfer_alone_s) : "-",
-                           usd ? fmt::format("{:.4g}", *usd) : "?", candidate.binding, describe(problem, candidate));
+                           usd ? fmt::format("{:.4g}", *usd) : "?", joule ? fmt::format("{:.4g}", *joule) : "?",
+                           candidate.binding, describe(problem, candidate));
     }
+    out +=
+        "\nTTFT, ITL: played on a virtual clock, from the profiles' rates. good: requests/s that keep the goals. link: "
+        "one state, bytes over rate and conversion.\nUSD/Mtok: machines' prices (--price) by output tokens, ? without. "
+        "J/token: power limits of the devices by output tokens, an upper bound; ? where no profile has one.\n";
     out += fmt::format("\n{}\n", verdict_name(decision.verdict));
     for (const std::string& line : decision.reasons) out += fmt::format("  {}\n", line);
     for (const std::string& line : decision.warnings) out += fmt::format("  note: {}\n", line);

@@ -19,6 +19,27 @@ std::string codec_name(std::string_view text) {
     return name == "plan" ? "" : std::string(name);
 }
 
+// A stage, or both, on machines of one kind.
+struct Part {
+    const plan::DeploymentPlan::Stage* stage;
+    bool prefills, decodes;
+
+    [[nodiscard]] std::vector<std::string> names() const {
+        return stage->hosts.empty() ? std::vector<std::string>{stage->machine} : stage->hosts;
+    }
+    [[nodiscard]] bool has(const std::string& name) const {
+        const auto all = names();
+        return std::find(all.begin(), all.end(), name) != all.end();
+    }
+};
+
+std::vector<Part> parts_of(const plan::DeploymentPlan& plan) {
+    std::vector<Part> out{{&plan.prefill, true, !plan.decode}};
+    if (plan.decode) out.push_back({&*plan.decode, false, true});
+    for (const auto& one : plan.more) out.push_back({&one, one.role != "decode", one.role != "prefill"});
+    return out;
+}
+
 // What the plan asks of the machine that it calls `name`.
 hw::Demand demand_of(const plan::DeploymentPlan& plan, const std::string& name, const hw::Machine& machine) {
     hw::Demand demand;
@@ -26,17 +47,29 @@ hw::Demand demand_of(const plan::DeploymentPlan& plan, const std::string& name, 
     const auto add = [](std::vector<std::string>& list, const std::string& what) {
         if (!what.empty() && std::find(list.begin(), list.end(), what) == list.end()) list.push_back(what);
     };
-    const bool prefills = plan.prefill.machine == name, decodes = plan.decode && plan.decode->machine == name;
+    bool prefills = false, decodes = false;
+    std::vector<std::string> peers_that_prefill, peers_that_decode;
+    for (const Part& part : parts_of(plan)) {
+        if (part.has(name)) {
+            prefills = prefills || part.prefills;
+            decodes = decodes || part.decodes;
+            add(demand.dtypes, part.stage->dtype);
+            continue;
+        }
+        for (const std::string& other : part.names()) {
+            if (part.prefills) add(peers_that_prefill, other);
+            if (part.decodes) add(peers_that_decode, other);
+        }
+    }
     const bool split = plan.decode.has_value();
-    if (prefills) add(demand.dtypes, plan.prefill.dtype);
-    if (decodes) add(demand.dtypes, plan.decode->dtype);
-    if (decodes || !split) add(demand.kv_dtypes, codec_name(plan.resident));
+    if (decodes) add(demand.kv_dtypes, codec_name(plan.resident));
     if (!split) return demand;
     add(demand.codecs, codec_name(plan.wire));
     if (plan.link_bytes > 0 && plan.link_bytes < 0x1p62)
         demand.state_bytes = static_cast<std::uint64_t>(plan.link_bytes);
-    if (prefills && decodes) return demand;
-    demand.peer = prefills ? plan.decode->machine : plan.prefill.machine;
+    const auto& peers = prefills ? peers_that_decode : peers_that_prefill;
+    if ((prefills && decodes) || peers.empty()) return demand;
+    demand.peer = peers.front();
     demand.sends = prefills;
     const std::uint32_t links = std::max(1U, std::min(plan.prefill.machines, plan.decode->machines));
     if (plan.rate_per_s > 0) demand.link_gb_per_s = plan.rate_per_s * plan.link_bytes / links / 1e9;
@@ -60,8 +93,10 @@ Result<std::vector<Subject>> subjects(const CheckCommand& command, const hw::Pro
             if (command.machine.empty() || machine.name == command.machine) out.push_back({&machine, {}});
         return out;
     }
-    std::vector<std::string> named{plan->prefill.machine};
-    if (plan->decode && plan->decode->machine != named.front()) named.push_back(plan->decode->machine);
+    std::vector<std::string> named;
+    for (const Part& part : parts_of(*plan))
+        for (const std::string& name : part.names())
+            if (std::find(named.begin(), named.end(), name) == named.end()) named.push_back(name);
     const bool known = std::find(named.begin(), named.end(), command.machine) != named.end();
     if (!command.machine.empty() && !known)
         return fail(Errc::usage, "--machine {}: the plan is for {}", printable(command.machine),

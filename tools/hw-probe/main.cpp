@@ -8,6 +8,7 @@
 #include "common/tool.h"
 #include "hw/probe.h"
 #include "links.h"
+#include "stages.h"
 
 using namespace hetero;
 using namespace hetero::tool;
@@ -21,7 +22,7 @@ struct ProbeCommand {
     double seconds_each = 0.3;
     std::uint64_t threads = 0;
     std::string disk_path = ".";
-    std::string action;
+    std::string action, model, output;
     CheckCommand check;
 };
 
@@ -36,19 +37,29 @@ Status run_probe(Tool& tool, const ProbeCommand& command) {
                     printable(command.action));
     if (checks && (command.toml || command.links))
         return fail(Errc::usage, "'hw-probe check' has neither --toml nor --links");
-    HETERO_CHECK(tool.check_files({{command.check.plan, command.check.profile}, {}}));
+    if (command.describe && !command.model.empty()) return fail(Errc::usage, "--describe runs no --model");
+    if (checks && !(command.model + command.output).empty())
+        return fail(Errc::usage, "'hw-probe check' has neither --model nor --output");
+    HETERO_CHECK(tool.check_files({{command.check.plan, command.check.profile, command.model}, {command.output}}));
+    if (!command.output.empty()) HETERO_CHECK(io::check_output_path(command.output, tool.overwrite()));
     hw::ProbeOptions options;
     options.measure = !command.describe;
     options.quick = command.quick || checks;
     options.seconds_each = options.quick ? std::min(command.seconds_each, quick_seconds_each) : command.seconds_each;
     options.threads = static_cast<int>(command.threads);
     options.disk_path = command.disk_path;
+    if (!command.model.empty())
+        options.stages = [&] { return measure_stages({command.model, options.threads, options.quick}); };
     if (checks) return check_machines(tool, command.check, options);
     HETERO_TRY(const hw::ProfileTexts profile, command.links ? probe_fleet(tool, options) : hw::probe(options));
     if (profile.json.empty()) return {};  // rank 0 speaks for all
     const Json document = Json::parse(profile.json, nullptr, false);
     if (!document.is_object()) return fail(Errc::internal, "the profile is not a JSON object");
     tool.report().update(document);
+    if (!command.output.empty()) {
+        const bool json = command.output.ends_with(".json");
+        HETERO_CHECK(tool.write_file(command.output, json ? profile.json : profile.toml, io::shared_file));
+    }
     if (tool.json()) return {};
     return tool.print(command.toml ? profile.toml : profile.summary);
 }
@@ -61,7 +72,11 @@ int main(int argc, char** argv) {
     ProbeCommand command;
     OptionTable& table = tool.options();
     table.heading("Probe");
+    table.text("-o,--output", "FILE", &command.output, "write the profile there: JSON if named .json, else TOML")
+        .completion = Completion::file;
     table.flag("--toml", &command.toml, "print the profile as TOML");
+    table.text("-m,--model", "MODEL", &command.model, "also run this model, and measure its prefill and decode")
+        .completion = Completion::file;
     table.flag("--quick", &command.quick, "measure little: rough rates in under 3 s");
     table.flag("--links", &command.links, "under mpirun: the machines of all ranks, and every link between ranks");
     table.flag("--describe", &command.describe, "measure nothing");

@@ -119,12 +119,14 @@ Status quantize(Tool& tool, const QuantizeOptions& options) {
     transport::TransportOptions transfer = options.transfer.transport(tool);
     transfer.confirm_later = true;
     HETERO_TRY(auto opened, open_source(tool, endpoints.inputs.front(), transfer, "quantize"));
-    HETERO_TRY(const auto source, select_sequences(std::move(opened.source), options.sequences));
+    HETERO_TRY(auto source, select_sequences(std::move(opened.source), options.sequences));
+    const bool bounded = tool.options().given("max-memory");
+    if (!bounded) source = ahead(std::move(source), endpoints.inputs.front(), options.threads);
     const kv::Header& header = source->header();
     const kv::Identity& identity = header.identity;
     HETERO_CHECK(check_specs(tool, specs, identity));
     const Schemes schemes = schemes_of(specs, header);
-    if (tool.options().given("max-memory")) HETERO_CHECK(check_memory(header, schemes, options));
+    if (bounded) HETERO_CHECK(check_memory(header, schemes, options));
     const std::string description = describe(schemes);
     std::unique_ptr<kv::Sink> sink = discarding_sink();
     if (!options.transfer.dry_run) {

@@ -98,7 +98,8 @@ Status send(Tool& tool, const SendOptions& options, Turns* turns = nullptr) {
     const bool as_it_is = options.sequences.empty() && !delivery.converts() && route.is_plain();
     HETERO_CHECK(plan_resume(tool, options.resume, endpoints, as_it_is, transfer));
     HETERO_TRY(auto opened, route.open_input(tool, endpoints.inputs.front(), transfer));
-    HETERO_TRY(const auto source, select_sequences(std::move(opened.source), options.sequences));
+    HETERO_TRY(auto source, select_sequences(std::move(opened.source), options.sequences));
+    source = ahead(std::move(source), endpoints.inputs.front(), options.threads);
     if (delivery.specs) HETERO_CHECK(check_specs(tool, *delivery.specs, source->header().identity));
     std::unique_ptr<kv::Sink> sink = discarding_sink();
     if (!dry_run) {
@@ -154,8 +155,11 @@ int main(int argc, char** argv) {
     SendOptions options;
     OptionTable& table = tool.options();
     table.heading("States");
-    table.positional("IN", &options.input, false, "the state: a file, - (stdin), mpi:RANK or mpi-port:FILE");
-    table.text("-o,--output", "OUT", &options.output, "where it goes: a file, - (stdout), mpi:RANK or mpi-port:FILE")
+    table.positional("IN", &options.input, false,
+                     "the state: FILE, FILE.safetensors, - (stdin), mpi:RANK, mpi:FIRST-LAST or mpi-port:FILE");
+    table
+        .text("-o,--output", "OUT", &options.output,
+              "where it goes: FILE, FILE.safetensors, - (stdout), mpi:RANK, mpi:FIRST-LAST or mpi-port:FILE")
         .completion = Completion::file;
     add_sequence_option(table, options.sequences, "send");
     table.heading("Transfer");

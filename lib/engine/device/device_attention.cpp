@@ -74,8 +74,9 @@ Status DeviceExecutor::op(const model::LatentQuery& query, const Chunk& chunk) {
     const std::size_t in_head = plain + rope_dim, out_head = layout.query_dim();
     const float* in = at(query.in);
     float* out = at(query.out);
-    HETERO_CHECK(multiply_heads(query.k_absorb, query.n_heads, in, width(query.in), in_head, out, width(query.out),
-                                out_head, chunk));
+    const model::Matrix* const weights[] = {&query.k_absorb};
+    HETERO_TRY(const Input x, input(query.in, chunk, weights));
+    HETERO_CHECK(multiply_heads(query.k_absorb, query.n_heads, x, in_head, out, width(query.out), out_head, chunk));
     return rotate(in + plain, width(query.in), in_head, out + layout.head_dim_k, width(query.out), out_head,
                   query.n_heads, rope_dim, query.rope, chunk);
 }

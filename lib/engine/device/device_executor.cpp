@@ -33,6 +33,7 @@ DeviceExecutor::Sizes DeviceExecutor::sizes_of(const Setup& setup) {
     const auto multiplied = [&](const model::Matrix& matrix) {
         if (matrix.rows == 0) return;
         widen(sizes.cols, round_up(matrix.cols, 8));
+        if (setup.precision == Precision::precise) return;
         const kernels::DeviceMatrix shape{matrix.dtype, nullptr, matrix.rows, matrix.cols, 0, nullptr, nullptr};
         const std::size_t least = ops.gemm_scratch_bytes(shape, kernels::DeviceInput::bf16, chunk);
         const std::size_t whole = round_up(matrix.rows * round_up(matrix.cols, 8) * 2, 256);
@@ -46,6 +47,7 @@ DeviceExecutor::Sizes DeviceExecutor::sizes_of(const Setup& setup) {
         } else if (const auto* norm = std::get_if<model::Normalize>(&any)) {
             widen(sizes.cols, round_up(program.registers[norm->in].width, 8));
         } else if (const auto* query = std::get_if<model::LatentQuery>(&any)) {
+            widen(sizes.cols, round_up(program.registers[query->in].width, 8));
             multiplied(query->k_absorb);
         } else if (const auto* attention = std::get_if<model::Attention>(&any)) {
             const model::KvLayout& layout = program.kv[attention->layer];
@@ -62,6 +64,7 @@ DeviceExecutor::Sizes DeviceExecutor::sizes_of(const Setup& setup) {
         } else if (const auto* plain = std::get_if<model::Project>(&any)) {
             multiplied(plain->weight);
         } else if (const auto* heads = std::get_if<model::HeadProject>(&any)) {
+            widen(sizes.cols, round_up(program.registers[heads->in].width, 8));
             multiplied(heads->weight);
         } else if (const auto* project = std::get_if<model::ProjectAdd>(&any)) {
             widen(sizes.product, project->weight.rows);

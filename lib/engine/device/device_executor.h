@@ -142,12 +142,14 @@ private:
     // device_products.cpp
     [[nodiscard]] bool on_matrix_units(const Chunk& chunk, const model::Matrix& weight) const;
     Result<Input> input(model::Register index, const Chunk& chunk, std::span<const model::Matrix* const> weights);
+    Status multiply(const kernels::DeviceMatrix& w, const Input& x, std::size_t n_tokens, bool in_halves, float* y,
+                    std::size_t y_stride, bool add = false);
     Status multiply(const model::Matrix& weight, const Input& x, const Chunk& chunk, float* y, std::size_t y_stride,
                     bool add = false);
     Status multiply_add(const model::Matrix& weight, const std::optional<model::Norm>& norm, const Input& x,
                         const Chunk& chunk, model::Register out);
-    Status multiply_heads(const model::Matrix& weight, std::size_t n_heads, const float* x, std::size_t x_stride,
-                          std::size_t x_head, float* y, std::size_t y_stride, std::size_t y_head, const Chunk& chunk);
+    Status multiply_heads(const model::Matrix& weight, std::size_t n_heads, Input x, std::size_t x_head, float* y,
+                          std::size_t y_stride, std::size_t y_head, const Chunk& chunk);
     Status op(const model::Embed& embed, const Chunk& chunk);
     Status op(const model::Normalize& one, const Chunk& chunk);
     Status op(const model::Project& project, const Chunk& chunk);

@@ -67,16 +67,21 @@ Status DeviceExecutor::multiply_add(const model::Matrix& weight, const std::opti
                            weight.rows, true, {at(out), width(out)}));
 }
 
-// y[token][head] = W[head] x[token][head]; `x_head` and `y_head` elements from one head to the next. In f32: these
-// matrices are small.
-Status DeviceExecutor::multiply_heads(const model::Matrix& weight, std::size_t n_heads, const float* x,
-                                      std::size_t x_stride, std::size_t x_head, float* y, std::size_t y_stride,
-                                      std::size_t y_head, const Chunk& chunk) {
+Status DeviceExecutor::multiply(const model::Matrix& weight, const Input& x, const Chunk& chunk, float* y,
+                                std::size_t y_stride, bool add) {
+    return multiply(weights_->matrix(weight), x, chunk.n_tokens, on_matrix_units(chunk, weight), y, y_stride, add);
+}
+
+// y[token][head] = W[head] x[token][head]; `x_head` and `y_head` elements from one head to the next.
+Status DeviceExecutor::multiply_heads(const model::Matrix& weight, std::size_t n_heads, Input x, std::size_t x_head,
+                                      float* y, std::size_t y_stride, std::size_t y_head, const Chunk& chunk) {
     kernels::DeviceMatrix w = weights_->matrix(weight);
     w.rows /= n_heads;
+    const bool halves = on_matrix_units(chunk, weight);
     for (std::size_t head = 0; head < n_heads; ++head) {
-        HETERO_CHECK(check(ops_.gemv(stream_.get(), w, x + head * x_head, x_stride, chunk.n_tokens, y + head * y_head,
-                                     y_stride, false)));
+        HETERO_CHECK(multiply(w, x, chunk.n_tokens, halves, y + head * y_head, y_stride));
+        x.values += x_head;
+        if (halves) x.half += x_head;
         w.data = static_cast<const std::byte*>(w.data) + w.rows * w.row_bytes;
         if (w.row_scale != nullptr) w.row_scale += w.rows;
         if (w.bias != nullptr) w.bias += w.rows;
@@ -115,8 +120,10 @@ Status DeviceExecutor::op(const model::Project& project, const Chunk& chunk) {
 
 Status DeviceExecutor::op(const model::HeadProject& project, const Chunk& chunk) {
     const std::size_t dim = project.weight.rows / project.n_heads;
-    return multiply_heads(project.weight, project.n_heads, at(project.in), width(project.in), project.weight.cols,
-                          at(project.out), width(project.out), dim, chunk);
+    const std::array weights = {&project.weight};
+    HETERO_TRY(const Input x, input(project.in, chunk, weights));
+    return multiply_heads(project.weight, project.n_heads, x, project.weight.cols, at(project.out), width(project.out),
+                          dim, chunk);
 }
 
 Status DeviceExecutor::op(const model::ProjectAdd& project, const Chunk& chunk) {
@@ -208,13 +215,19 @@ Status DeviceExecutor::op(const model::Head& head, const Chunk& chunk) {
     if (chunk.rows == Rows::none) return {};
     const std::size_t hidden = width(head.in), vocab = head.weight.rows;
     auto *normed = as<float>(Scratch::head_normed), *logits = as<float>(Scratch::logits);
-    // In f32, as single tokens are multiplied: their errors decide which token is next.
+    // In f32 where the tokens are few or a prompt's: their errors decide which token is next.
     const auto compute = [&](std::size_t token, std::size_t count) -> Status {
-        HETERO_CHECK(
-            check(ops_.norm(stream_.get(), weights_->norm(head.norm), {at(head.in) + token * hidden, hidden, hidden},
-                            count, 1, hidden, false, {normed, hidden})));
-        HETERO_CHECK(check(
-            ops_.gemv(stream_.get(), weights_->matrix(head.weight), normed, hidden, count, logits, vocab, false)));
+        Input x{normed, hidden, nullptr, half_stride(hidden)};
+        kernels::DeviceOutput out{normed, hidden};
+        const bool halves = chunk.phase == Phase::decode && on_matrix_units(chunk, head.weight);
+        if (halves) {
+            out.half = as<std::uint16_t>(Scratch::half);
+            out.half_stride = x.half_stride;
+            x.half = out.half;
+        }
+        HETERO_CHECK(check(ops_.norm(stream_.get(), weights_->norm(head.norm),
+                                     {at(head.in) + token * hidden, hidden, hidden}, count, 1, hidden, false, out)));
+        HETERO_CHECK(multiply(weights_->matrix(head.weight), x, count, halves, logits, vocab));
         if (head.softcap > 0)
             HETERO_CHECK(check(ops_.softcap(stream_.get(), logits, vocab, count, vocab, head.softcap)));
         return {};

@@ -45,6 +45,9 @@ Json probe_energy(const Context& context) {
         } else {
             put(entry, "power_w", energy_uj ? power_w(folder, *energy_uj) : std::nullopt, unreadable);
         }
+        // What the processor keeps to in the long run; of a package it is its thermal design power or below.
+        put(entry, "power_limit_w", joules(read_integer(folder + "/constraint_0_power_limit_uw")),
+            "the domain has no limit that can be read");
         domains.push_back(entry);
     }
     put(section, "rapl_domains", domains.empty() ? std::nullopt : std::optional(domains),

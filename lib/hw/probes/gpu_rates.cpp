@@ -68,6 +68,7 @@ public:
     // Best time of one call; nothing where it faults.
     template <class Call>
     std::optional<double> seconds(double budget_s, Call call) {
+        if (!fault_.empty()) return std::nullopt;
         note(call());  // the first one warms up
         note(ops_.synchronize(stream_));
         double best = std::numeric_limits<double>::infinity(), used = 0;

@@ -208,6 +208,78 @@ TEST_CASE("names out of a profile cannot steer a terminal") {
     CHECK(profile.machines.at(0).name == "a?[2J?b");
 }
 
+TEST_CASE("what a model took is read, and so is what makes rates rough and processors warm") {
+    const std::string text = R"(
+profile_schema = 2
+[source]
+kind = "measured"
+quick = true
+[cpu]
+model = "A CPU"
+[[energy.rapl_domains]]
+domain = "intel-rapl:0"
+label = "package-0"
+power_limit_w = 150
+[[energy.rapl_domains]]
+domain = "intel-rapl:1"
+label = "package-1"
+power_limit_w = 200.5
+[[energy.rapl_domains]]
+domain = "intel-rapl:0:0"
+label = "dram"
+power_limit_w = 30
+[[stages]]
+model = "m"
+weights_digest = "abc"
+dtype = "int4"
+threads = 2
+chunk_tokens = 512
+[[stages.prefill]]
+tokens = 48
+seconds = 0.02
+[[stages.prefill]]
+tokens = 640
+cached_tokens = 128
+seconds = 0.2
+[[stages.decode]]
+context_tokens = 400
+sequences = 2
+step_seconds = 0.005
+[[stages.decode]]
+context_tokens = 60
+step_seconds = 0.004
+)";
+    const hw::Profile profile = parsed(text);
+    CHECK(profile.quick);
+    CHECK(profile.machines.at(0).cpu.power_limit_w == 350.5);
+    REQUIRE(profile.machines[0].stages.size() == 1);
+    const hw::StageTimes& stages = profile.machines[0].stages[0];
+    CHECK(stages.model == "m");
+    CHECK(stages.machine == "A CPU");
+    CHECK(stages.weights_digest == "abc");
+    CHECK(stages.dtype == "int4");
+    CHECK(stages.threads == 2);
+    CHECK(stages.chunk_tokens == 512);
+    REQUIRE(stages.prefill.size() == 2);
+    CHECK(stages.prefill[1].cached_tokens == 128);
+    CHECK(stages.prefill[1].seconds == 0.2);
+    REQUIRE(stages.decode.size() == 2);
+    CHECK(stages.decode[0].sequences == 2);
+    CHECK(stages.decode[1].sequences == 1);
+    const auto with = [&](const std::string& from, const std::string& to) {
+        std::string changed = text;
+        const std::size_t at = changed.find(from);
+        REQUIRE(at != std::string::npos);
+        return refusal(changed.replace(at, from.size(), to));
+    };
+    CHECK(with("step_seconds = 0.005", "step_second = 0.005").find("nearest one is 'step_seconds'") !=
+          std::string::npos);
+    CHECK(with("seconds = 0.2", "seconds = 0").find("above 0") != std::string::npos);
+    CHECK(with("cached_tokens = 128", "cached_tokens = 640").find("cached_tokens") != std::string::npos);
+    CHECK(with("sequences = 2", "sequences = 0").find("is 0") != std::string::npos);
+    CHECK(with("seconds = 0.02\n", "").find("lacks 'seconds'") != std::string::npos);
+}
+
 TEST_CASE("a file that is not there is refused by its name") {
     const auto profile = hw::read_profile("/nonexistent/node.toml");
     REQUIRE_FALSE(profile.has_value());

@@ -1,4 +1,6 @@
 // Reading into memory that is used again, and by a thread of its own.
+#include <algorithm>
+
 #include "unit/kv/states.h"
 
 using namespace hetero;
@@ -107,4 +109,39 @@ TEST_CASE("a source that is left before its end does not wait for it") {
         CHECK_FALSE(ahead->finish().has_value());  // nor does it say that all is well
         CHECK_FALSE(ahead->read_into(layer).has_value());
     }
+}
+
+TEST_CASE("layers that are skipped are not read from a file") {
+    const TempDir folder;
+    const kv::State state = make_state(plan_of("int8:token:g4:asym", "f16"));
+    save(state, folder / "a.h5");
+    {  // damage in the first sequence's values
+        std::vector<std::byte> image = read_bytes(folder / "a.h5");
+        const std::vector<std::byte>& values = state.layers[0][2].v.values.bytes;
+        const auto at = std::search(image.begin(), image.end(), values.begin(), values.end());
+        REQUIRE(at != image.end());
+        *at ^= std::byte{1};
+        write_bytes(folder / "a.h5", image);
+    }
+    const auto read_rest = [&](kv::Source& source, std::size_t skipped) {
+        const std::size_t n_layers = state.header.identity.n_layers;
+        for (std::size_t i = 0; i < skipped; ++i) REQUIRE(source.skip_layer().has_value());
+        for (std::size_t i = skipped; i < state.layers.size() * n_layers; ++i) {
+            const auto layer = source.read_layer();
+            REQUIRE_MESSAGE(layer.has_value(), layer.error().message);
+            CHECK(layer->v.values.bytes == state.layers[i / n_layers][i % n_layers].v.values.bytes);
+        }
+        CHECK(source.finish().has_value());
+        CHECK_FALSE(source.skip_layer().has_value());
+    };
+    for (const std::size_t skipped : {3, 5, 6, 14, 15}) {
+        auto file = kv::open_file(folder / "a.h5");
+        REQUIRE(file.has_value());
+        read_rest(**file, skipped);
+        const auto memory = kv::memory_source(std::make_shared<kv::State>(state), "memory");
+        read_rest(*memory, skipped);
+    }
+    auto file = kv::open_file(folder / "a.h5");
+    REQUIRE(file.has_value());
+    CHECK_FALSE(kv::read_all(**file).has_value());
 }

@@ -197,6 +197,19 @@ TEST_CASE("without commit nothing becomes visible") {
     CHECK(folder.names().empty());
 }
 
+TEST_CASE("an output that appeared while it was made is named once") {
+    const TempDir folder;
+    const std::string path = folder / "a.h5";
+    const kv::State state = make_state({});
+    auto sink = kv::create_file(path, io::Overwrite::refuse);
+    REQUIRE(sink.has_value());
+    folder.write("a.h5", "another's");
+    const Status written = kv::write_all(state, **sink);
+    REQUIRE_FALSE(written.has_value());
+    CHECK(written.error().message == path + ": exists already and is not overwritten (--force does)");
+    CHECK(folder.names() == std::vector<std::string>{"a.h5"});
+}
+
 TEST_CASE("a layer that does not fit its header is refused by name") {
     const kv::State state = make_state({});
     kv::Layer layer = state.layers[0][0];

@@ -29,6 +29,7 @@ TEST_CASE("a Mooncake trace: leading blocks seen before are cached") {
     CHECK(trace.requests[1].cached_tokens == 0);
     CHECK(trace.requests[2].arrival_s == 2);
     CHECK(trace.requests[2].cached_tokens == 1024);
+    CHECK(trace.retained_tokens == 1024);
     CHECK(trace.duration_s == 2);
 }
 

@@ -79,7 +79,9 @@ inline plan::Problem problem(plan::ModelShape shape, std::vector<plan::Side> sid
     out.sides = std::move(sides);
     out.workload.prompt_tokens = prompt;
     out.workload.output_tokens = output;
-    for (auto& from : out.links) from.fill(plan::LinkRates{link_gb_per_s * 1e9, 20e-6, true, "test"});
+    const std::size_t n = out.sides.size();
+    out.links.assign(
+        n, std::vector<std::optional<plan::LinkRates>>(n, plan::LinkRates{link_gb_per_s * 1e9, 20e-6, true, "test"}));
     out.simulated_requests = 1000;
     return out;
 }

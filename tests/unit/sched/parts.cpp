@@ -90,6 +90,20 @@ TEST_CASE("Poisson arrivals have the rate, and gaps as spread as their mean") {
     CHECK(again[4].prompt_tokens == 7);
     CHECK(again[4].arrival_s == requests[4].arrival_s);
     CHECK(resampled({}, 5, 4, 5).empty());
+    // Stretched to a rate, bursts and all.
+    const std::vector<Request> trace{{5, 7, 0, 1}, {5, 8, 0, 2}, {6, 9, 0, 3}, {13, 9, 0, 3}};
+    const auto faster = as_fast(trace, 2);
+    REQUIRE(faster.size() == 4);
+    CHECK(faster[1].arrival_s == 0);
+    CHECK(faster[2].arrival_s == doctest::Approx(0.25));
+    CHECK(faster[3].arrival_s == doctest::Approx(2));
+    CHECK(faster[2].prompt_tokens == 9);
+    CHECK(as_fast({{3, 7, 0, 1}, {3, 8, 0, 2}}, 2)[1].arrival_s == 3);
+    const auto part = busiest(trace, 3);
+    REQUIRE(part.size() == 3);
+    CHECK(part[0].prompt_tokens == 7);
+    CHECK(busiest({{0, 1, 0, 1}, {9, 2, 0, 1}, {10, 3, 0, 1}}, 2)[0].prompt_tokens == 2);
+    CHECK(busiest(trace, 9).size() == 4);
 }
 
 TEST_CASE("policies") {

@@ -253,3 +253,44 @@ TEST_CASE("deployments and requests that make no sense are refused") {
     CHECK(refused(colocated(), {{std::nan(""), 1, 0, 1}}));
     CHECK(play(colocated(), {}).requests == 0);
 }
+
+TEST_CASE("layers are sent during prefill only where the decoder reserved before") {
+    Deployment deployment = split();
+    deployment.link.overlapped = true;
+    deployment.link.layers = 10;
+    deployment.first_token = FirstToken::decode;
+    // 100 ms of prefill hide all but a tenth of the 11 ms that sending takes.
+    CHECK(play(deployment, {{0, 100, 0, 2}}).ttft_s[0] == doctest::Approx(0.1 + 0.0011));
+    // Room for one state: the second reserves when the first has gone, and is sent after that, in one piece.
+    deployment.workers[1].kv_capacity_bytes = 102 * 100;
+    deployment.workers[0].policy.max_batch_tokens = 1;
+    const Outcome outcome = play(deployment, {{0, 100, 0, 2}, {0, 100, 0, 2}});
+    const Timeline& second = outcome.timelines[1];
+    CHECK(second.decode_start_s - std::max(second.reserved_s, second.prefill_end_s) == doctest::Approx(0.011));
+}
+
+TEST_CASE("cached KV is brought back before the rest is computed") {
+    Deployment deployment = colocated();
+    deployment.workers[0].fetch_s = 0.5;
+    deployment.workers[0].fetch_s_per_token = 1e-2;
+    CHECK(play(deployment, {{0, 100, 60, 1}}).ttft_s[0] == doctest::Approx(0.04 + 0.5 + 0.6));
+    CHECK(play(deployment, {{0, 100, 0, 1}}).ttft_s[0] == doctest::Approx(0.1));
+    // In pieces it is brought back once.
+    deployment.workers[0].policy.sharing = Sharing::chunked;
+    deployment.workers[0].policy.chunk_tokens = 10;
+    CHECK(play(deployment, {{0, 100, 60, 1}}).ttft_s[0] == doctest::Approx(0.04 + 0.5 + 0.6));
+}
+
+TEST_CASE("a run that stops when it is decided decides as the whole one does") {
+    for (const double rate : {2.0, 6.0, 8.0, 9.0, 9.9, 12.0}) {
+        CAPTURE(rate);
+        const auto requests = poisson_requests({3000, rate, 100, 0, 5, 3});
+        const Outcome whole = play(colocated(), requests, {0.25, 0.1});
+        for (const double wanted : {0.5, 0.9, 0.99}) {
+            CAPTURE(wanted);
+            const Outcome decided = play(colocated(), requests, {0.25, 0.1, wanted});
+            CHECK((decided.attainment() >= wanted) == (whole.attainment() >= wanted));
+            CHECK(decided.finished < whole.finished);
+        }
+    }
+}

@@ -145,6 +145,12 @@ TEST_CASE("whatever differs between the models is refused before any data, in on
     says(refused([](kv::Identity& id) { id.n_layers = 30; }), "n_layers: the receiver has 30, the state 3");
     says(refused([](kv::Identity& id) { id.n_kv_heads = 8; }), "n_kv_heads: the receiver has 8, the state 2");
     says(refused([](kv::Identity& id) { id.head_dim_k = 64; }), "head_dim_k: the receiver has 64, the state 8");
+    says(refused([](kv::Identity& id) { id.n_heads = 64; }), "n_heads: the receiver has 64, the state ");
+    says(refused([](kv::Identity& id) { id.head_dim_v = 16; }), "head_dim_v: the receiver has 16, the state 8");
+    says(refused([](kv::Identity& id) { id.vocab_size += 1; }), "vocab_size: the receiver has ");
+    says(refused([](kv::Identity& id) { id.context_length += 1; }), "context_length: the receiver has ");
+    says(refused([](kv::Identity& id) { id.rope_applied = false; }),
+         "rope_applied: the receiver has false, the state true");
     says(refused([](kv::Identity& id) { id.arch = "qwen2"; }), "arch: the receiver has qwen2, the state llama");
     says(refused([](kv::Identity& id) { id.rope_scaling = "yarn"; }),
          "rope_scaling: the receiver has yarn, the state none");

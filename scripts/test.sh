@@ -11,8 +11,8 @@ scripts/install-deps.sh --tests --quickstart
 scripts/get-model.sh >/dev/null || echo "test.sh: the real model could not be had; tests that need it are skipped" >&2
 
 # Where no GPU will run them, kernels for one kind are compiled.
-cuda=()
-nvidia-smi -L >/dev/null 2>&1 || cuda=(-DCMAKE_CUDA_ARCHITECTURES=90)
+cuda=(-DHETERO_CUDA=AUTO)  # quickstart.sh may have left them out
+nvidia-smi -L >/dev/null 2>&1 || cuda+=(-DCMAKE_CUDA_ARCHITECTURES=90)
 
 status=0
 for preset in "${presets[@]}"; do

@@ -13,6 +13,8 @@
 // on the inputs of its own token alone, not on how many tokens came together, except gemm and experts_gemm, where the
 // kernel is chosen by size.
 //
+// Several threads may call at a time, for a stream one of them.
+//
 // Nothing throws, prints or exits. A fault of the device itself (an access out of bounds in a kernel, a lost GPU) is
 // reported by a later call, and every call after it.
 #pragma once

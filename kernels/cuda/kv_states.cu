@@ -287,6 +287,9 @@ DeviceFault quantize(DeviceStream stream, const DeviceCodec& codec, DType type, 
             dim3(threads)};
         return launch(stream, "kv_quantize_channels", grid, shapes, kv_quantize_channels, codec, values, x, to, place);
     }
+    if (const QuantizeLanes kernel = quantize_lanes(codec, type, head_dim, x, to.codes))
+        return launch(stream, "kv_quantize_lanes", {dim3(blocks_for(n_tokens * n_heads, warps)), dim3(threads)}, shapes,
+                      kernel, codec, values, x, to, place);
     const Grid grid{dim3(blocks_for(n_tokens * n_heads, warps)), dim3(threads), warps * head_dim * (sizeof(float) + 1)};
     return launch(stream, "kv_quantize_tokens", grid, shapes, kv_quantize_tokens, codec, values, x, to, place);
 }

@@ -136,9 +136,9 @@ TEST_CASE("a value that has no code is named") {
             }
         // What a scale of f16 is too small for; of the head or group, the largest.
         std::vector<float> x(128, 1.0F);
-        x[45] = 1e7F;
-        x[46] = -2e7F;
-        x[53] = 1e8F;
+        x[45] = 1e8F;
+        x[46] = -2e8F;
+        x[53] = 1e9F;
         CHECK(place_of(by_token, DType::f32, x) == 46);
         CHECK(place_of(by_channel, DType::f32, x) == 45);
         CHECK(place_of(rotated, DType::f32, x) == 46);

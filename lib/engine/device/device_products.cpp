@@ -48,14 +48,12 @@ Result<DeviceExecutor::Input> DeviceExecutor::input(model::Register index, const
     return out;
 }
 
-Status DeviceExecutor::multiply(const model::Matrix& weight, const Input& x, const Chunk& chunk, float* y,
-                                std::size_t y_stride, bool add) {
-    const kernels::DeviceMatrix w = weights_->matrix(weight);
-    if (!on_matrix_units(chunk, weight))
-        return check(ops_.gemv(stream_.get(), w, x.values, x.stride, chunk.n_tokens, y, y_stride, add));
+Status DeviceExecutor::multiply(const kernels::DeviceMatrix& w, const Input& x, std::size_t n_tokens, bool in_halves,
+                                float* y, std::size_t y_stride, bool add) {
+    if (!in_halves) return check(ops_.gemv(stream_.get(), w, x.values, x.stride, n_tokens, y, y_stride, add));
     const kernels::DeviceRows rows{kernels::DeviceInput::bf16, x.half, x.half_stride, nullptr};
     return check(
-        ops_.gemm(stream_.get(), w, rows, chunk.n_tokens, y, y_stride, add, scratch(Scratch::matrix), matrix_bytes_));
+        ops_.gemm(stream_.get(), w, rows, n_tokens, y, y_stride, add, scratch(Scratch::matrix), matrix_bytes_));
 }
 
 Status DeviceExecutor::multiply_add(const model::Matrix& weight, const std::optional<model::Norm>& norm, const Input& x,

@@ -73,23 +73,39 @@ __device__ void add_products(const Byte* w, std::size_t row_bytes, int n_rows, s
     }
 }
 
-// The sum over the block's threads, in thread (r * tokens + t) for sums[r][t].
+// One step of gather_sums: lanes `width` apart, which have `count` sums each, add up half of them each.
+template <int count, int width>
+__device__ void halve_sums(float* sums) {
+    const bool upper = (threadIdx.x & static_cast<unsigned>(width)) != 0;
+    if constexpr (count > 1) {
+        constexpr int half = count / 2;
+#pragma unroll
+        for (int i = 0; i < half; ++i) {
+            const float kept = upper ? sums[half + i] : sums[i], sent = upper ? sums[i] : sums[half + i];
+            sums[i] = kept + __shfl_xor_sync(all_lanes, sent, width);
+        }
+        if constexpr (width > 1) halve_sums<half, width / 2>(sums);
+    } else {
+        sums[0] += __shfl_xor_sync(all_lanes, sums[0], width);
+        if constexpr (width > 1) halve_sums<1, width / 2>(sums);
+    }
+}
+
+// The sum over the block's threads, in thread (r * tokens + t) for sums[r][t]. The lanes' sums are added in the order
+// of warp_sum(), but all at a time: a lane hands on the half that others sum up.
 template <int rows, int tokens>
 __device__ float gather_sums(float (&sums)[rows][tokens]) {
-    constexpr int most_warps = 4;
-    __shared__ float parts[most_warps][rows * tokens];
+    constexpr int count = rows * tokens, most_warps = 4;
+    static_assert(count <= warp_size && (count & (count - 1)) == 0);
+    __shared__ float parts[most_warps][count];
     const int warp = static_cast<int>(threadIdx.x) / warp_size, warps = static_cast<int>(blockDim.x) / warp_size;
-    float own = 0;
-#pragma unroll
-    for (int i = 0; i < rows * tokens; ++i) {
-        const float sum = warp_sum(sums[i / tokens][i % tokens]);
-        if (static_cast<int>(threadIdx.x) % warp_size == i) own = sum;
-    }
+    const int lane = static_cast<int>(threadIdx.x) % warp_size;
+    halve_sums<count, warp_size / 2>(&sums[0][0]);
+    float own = __shfl_sync(all_lanes, sums[0][0], lane % count * (warp_size / count));
     if (warps == 1) return own;
-    if (static_cast<int>(threadIdx.x) % warp_size < rows * tokens)
-        parts[warp][static_cast<int>(threadIdx.x) % warp_size] = own;
+    if (lane < count) parts[warp][lane] = own;
     __syncthreads();
-    if (static_cast<int>(threadIdx.x) < rows * tokens)
+    if (static_cast<int>(threadIdx.x) < count)
         for (int i = 1; i < warps; ++i) own += parts[i][threadIdx.x];
     return own;
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #ifdef __SANITIZE_ADDRESS__
+#include <pthread.h>
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
@@ -124,6 +125,7 @@ struct Runner {
     std::vector<std::byte> shared;
     std::byte* shared_begin = nullptr;
     std::size_t live = 0, waiting = 0;
+    std::size_t place_in_order = 0, warp_end = 0;  // of the thread that runs, and where its warp ends there
     Fiber* current = nullptr;
     Context scheduler{};
     bool refused = false;
@@ -134,28 +136,10 @@ struct Runner {
 };
 Runner runner;
 
-void leave(State state) {
-    Fiber& fiber = *runner.current;
-    fiber.state = state;
-#ifdef __SANITIZE_ADDRESS__
-    __sanitizer_start_switch_fiber(state == State::done ? nullptr : &fiber.fake_stack, runner.scheduler_stack,
-                                   runner.scheduler_bytes);
-#endif
-    switch_to(fiber.context, runner.scheduler);
-#ifdef __SANITIZE_ADDRESS__
-    __sanitizer_finish_switch_fiber(fiber.fake_stack, &runner.scheduler_stack, &runner.scheduler_bytes);
-#endif
-}
+void run_thread();
 
-void run_thread() {
-#ifdef __SANITIZE_ADDRESS__
-    __sanitizer_finish_switch_fiber(nullptr, &runner.scheduler_stack, &runner.scheduler_bytes);
-#endif
-    (*runner.kernel)();
-    leave(State::done);
-}
-
-void resume(Fiber& fiber) {
+// Makes it the thread that runs; the switch is the caller's.
+void enter(Fiber& fiber) {
     if (fiber.state == State::fresh) {
         fiber.stack = runner.stacks.take();
         prepare(fiber.context, fiber.stack, run_thread);
@@ -163,6 +147,47 @@ void resume(Fiber& fiber) {
     fiber.state = State::ready;
     place.thread = fiber.thread;
     runner.current = &fiber;
+}
+
+bool can_run(const Fiber& fiber) { return fiber.state == State::fresh || fiber.state == State::ready; }
+
+// The next thread of the warp that can run, in its order; null: none is left of this round.
+Fiber* next_of_warp() {
+    while (++runner.place_in_order < runner.warp_end) {
+        Fiber& fiber = runner.fibers[runner.order[runner.place_in_order]];
+        if (can_run(fiber)) return &fiber;
+    }
+    return nullptr;
+}
+
+// On to the next thread, or to the scheduler. A thread that is done has to go there: its stack is in use up to then.
+void leave(State state) {
+    Fiber& fiber = *runner.current;
+    fiber.state = state;
+    Fiber* next = state == State::done || runner.refused ? nullptr : next_of_warp();
+    if (next != nullptr) enter(*next);
+#ifdef __SANITIZE_ADDRESS__
+    __sanitizer_start_switch_fiber(state == State::done ? nullptr : &fiber.fake_stack,
+                                   next != nullptr ? next->stack : runner.scheduler_stack,
+                                   next != nullptr ? stack_bytes : runner.scheduler_bytes);
+#endif
+    switch_to(fiber.context, next != nullptr ? next->context : runner.scheduler);
+#ifdef __SANITIZE_ADDRESS__
+    __sanitizer_finish_switch_fiber(fiber.fake_stack, nullptr, nullptr);
+#endif
+}
+
+void run_thread() {
+#ifdef __SANITIZE_ADDRESS__
+    __sanitizer_finish_switch_fiber(nullptr, nullptr, nullptr);
+#endif
+    (*runner.kernel)();
+    leave(State::done);
+}
+
+// From the scheduler; comes back when a thread is done, or no other of its warp can run.
+void resume(Fiber& fiber) {
+    enter(fiber);
 #ifdef __SANITIZE_ADDRESS__
     void* own = nullptr;
     __sanitizer_start_switch_fiber(&own, fiber.stack, stack_bytes);
@@ -171,9 +196,10 @@ void resume(Fiber& fiber) {
 #ifdef __SANITIZE_ADDRESS__
     __sanitizer_finish_switch_fiber(own, nullptr, nullptr);
 #endif
-    if (fiber.state == State::done) {
-        runner.stacks.free.push_back(fiber.stack);
-        fiber.stack = nullptr;
+    Fiber& last = *runner.current;
+    if (last.state == State::done) {
+        runner.stacks.free.push_back(last.stack);
+        last.stack = nullptr;
         --runner.live;
     }
 }
@@ -203,11 +229,12 @@ bool run_block() {
             std::size_t end = first + 1;
             const unsigned warp = runner.order[first] / 32;
             while (end < n && runner.order[end] / 32 == warp) ++end;
+            runner.warp_end = end;
             for (bool again = true; again;) {
                 again = false;
-                for (std::size_t i = first; i < end; ++i) {
-                    Fiber& fiber = runner.fibers[runner.order[i]];
-                    if (fiber.state != State::fresh && fiber.state != State::ready) continue;
+                for (runner.place_in_order = first; runner.place_in_order < end; ++runner.place_in_order) {
+                    Fiber& fiber = runner.fibers[runner.order[runner.place_in_order]];
+                    if (!can_run(fiber)) continue;
                     resume(fiber);
                     if (runner.refused) return false;
                     again = progress = true;
@@ -232,6 +259,14 @@ bool run_block() {
 
 bool run_grid(Dim3 grid, Dim3 block, std::size_t shared_bytes, Order order, std::uint64_t seed,
               const std::function<void()>& kernel) {
+#ifdef __SANITIZE_ADDRESS__
+    pthread_attr_t attributes;
+    void* stack = nullptr;
+    if (pthread_getattr_np(pthread_self(), &attributes) != 0) return false;
+    pthread_attr_getstack(&attributes, &stack, &runner.scheduler_bytes);
+    pthread_attr_destroy(&attributes);
+    runner.scheduler_stack = stack;
+#endif
     const unsigned n = block.x * block.y * block.z;
     runner.kernel = &kernel;
     runner.refused = false;
@@ -243,10 +278,10 @@ bool run_grid(Dim3 grid, Dim3 block, std::size_t shared_bytes, Order order, std:
     const auto address = reinterpret_cast<std::uintptr_t>(runner.shared.data());
     runner.shared_begin = runner.shared.data() + (256 - address % 256) % 256;
 
-    std::mt19937_64 random(seed);
     runner.order.resize(n);
     std::iota(runner.order.begin(), runner.order.end(), 0U);
     if (order == Order::backward) std::reverse(runner.order.begin(), runner.order.end());
+    std::minstd_rand random(static_cast<std::uint32_t>(seed));
     if (order == Order::shuffled) {  // warps among each other, and the lanes of each
         std::vector<unsigned> warps(runner.warps.size());
         std::iota(warps.begin(), warps.end(), 0U);

@@ -232,7 +232,7 @@ struct DeviceOps {
     DeviceFault (*fill)(DeviceStream stream, void* memory, std::uint8_t byte, std::size_t bytes);
 
     // Streams run what they were given in order; two streams run beside each other.
-    // A stream has a workspace of up to 32 MiB on the device.
+    // A stream that multiplies with gemm() has a workspace of up to 32 MiB on the device from the first product on.
     DeviceFault (*create_stream)(int device, DeviceStream* stream);
     DeviceFault (*destroy_stream)(DeviceStream stream);  // null: nothing
     DeviceFault (*synchronize)(DeviceStream stream);     // waits; reports what went wrong in the stream

@@ -21,10 +21,21 @@ __device__ void finish(const DeviceMatrix& w, std::size_t row, float sum, float*
     *y = add ? *y + sum : sum;
 }
 
+// Products that differ by a constant step: blockIdx.z counts them. The rows of one follow those of the one before.
+struct Heads {
+    std::size_t n = 1, x = 0, y = 0;  // elements from one to the next
+};
+
 // A block has `rows` rows, and of blockIdx.y the tokens from `tokens` times that on.
 template <class E, class C, int rows, int tokens>
 __global__ void __launch_bounds__(most_dot_threads)
-    multiply_few(DeviceMatrix w, const float* x, std::size_t x_stride, std::size_t n_tokens, Output out) {
+    multiply_few(DeviceMatrix w, const float* x, std::size_t x_stride, std::size_t n_tokens, Output out, Heads heads) {
+    const std::size_t head = blockIdx.z;
+    w.data = static_cast<const Byte*>(w.data) + head * w.rows * w.row_bytes;
+    if (w.row_scale != nullptr) w.row_scale += head * w.rows;
+    if (w.bias != nullptr) w.bias += head * w.rows;
+    x += head * heads.x;
+    out.y += head * heads.y;
     const std::size_t first_row = std::size_t{blockIdx.x} * rows, first_token = std::size_t{blockIdx.y} * tokens;
     const int n_rows = static_cast<int>(w.rows - first_row < rows ? w.rows - first_row : rows);
     const float* inputs[tokens];
@@ -45,35 +56,46 @@ __global__ void __launch_bounds__(most_dot_threads)
 
 template <class E, class C, int rows, int tokens>
 DeviceFault multiply(DeviceStream stream, const DeviceMatrix& w, const float* x, std::size_t x_stride,
-                     std::size_t n_tokens, const Output& out) {
-    const Grid grid{{blocks_for(w.rows, rows), blocks_for(n_tokens, tokens), 1}, {dot_threads(w.cols), 1, 1}};
-    return launch(stream, "gemv", grid, {{"rows", w.rows}, {"cols", w.cols}, {"tokens", n_tokens}},
-                  multiply_few<E, C, rows, tokens>, w, x, x_stride, n_tokens, out);
+                     std::size_t n_tokens, const Output& out, const Heads& heads) {
+    const Grid grid{{blocks_for(w.rows, rows), blocks_for(n_tokens, tokens), static_cast<unsigned>(heads.n)},
+                    {dot_threads(w.cols), 1, 1}};
+    return launch(stream, "gemv", grid, {{"heads", heads.n}, {"rows", w.rows}, {"cols", w.cols}, {"tokens", n_tokens}},
+                  multiply_few<E, C, rows, tokens>, w, x, x_stride, n_tokens, out, heads);
 }
 
 bool whole_blocks(const DeviceMatrix& w) { return w.cols % dtype_info(w.dtype).block_elems == 0; }
 
-DeviceFault gemv(DeviceStream stream, const DeviceMatrix& w, const float* x, std::size_t x_stride, std::size_t n_tokens,
-                 float* y, std::size_t y_stride, bool add) {
-    const Output out{y, y_stride, add};
+DeviceFault multiply_all(DeviceStream stream, const DeviceMatrix& w, const float* x, std::size_t x_stride,
+                         std::size_t n_tokens, const Output& out, const Heads& heads) {
     DeviceFault fault;
     const bool known = whole_blocks(w) && with_type(w.dtype, [&](auto elements, auto chunks) {
                            using E = decltype(elements);
                            using C = decltype(chunks);
                            if (n_tokens == 1) {
-                               fault = multiply<E, C, 4, 1>(stream, w, x, x_stride, n_tokens, out);
+                               fault = multiply<E, C, 4, 1>(stream, w, x, x_stride, n_tokens, out, heads);
                            } else if (n_tokens == 2) {
-                               fault = multiply<E, C, 4, 2>(stream, w, x, x_stride, n_tokens, out);
+                               fault = multiply<E, C, 4, 2>(stream, w, x, x_stride, n_tokens, out, heads);
                            } else if (n_tokens <= 4) {
-                               fault = multiply<E, C, 2, 4>(stream, w, x, x_stride, n_tokens, out);
+                               fault = multiply<E, C, 2, 4>(stream, w, x, x_stride, n_tokens, out, heads);
                            } else {
-                               fault = multiply<E, C, 2, 8>(stream, w, x, x_stride, n_tokens, out);
+                               fault = multiply<E, C, 2, 8>(stream, w, x, x_stride, n_tokens, out, heads);
                            }
                        });
     if (!known)
         return unsupported(stream, "gemv", "no kernel for weights of this type and length",
                            {{"dtype", static_cast<std::size_t>(w.dtype)}, {"cols", w.cols}});
     return fault;
+}
+
+DeviceFault gemv(DeviceStream stream, const DeviceMatrix& w, const float* x, std::size_t x_stride, std::size_t n_tokens,
+                 float* y, std::size_t y_stride, bool add) {
+    return multiply_all(stream, w, x, x_stride, n_tokens, {y, y_stride, add}, {});
+}
+
+DeviceFault gemv_heads(DeviceStream stream, const DeviceMatrix& w, std::size_t n_heads, const float* x,
+                       std::size_t x_stride, std::size_t x_head, std::size_t n_tokens, float* y, std::size_t y_stride,
+                       std::size_t y_head) {
+    return multiply_all(stream, w, x, x_stride, n_tokens, {y, y_stride, false}, {n_heads, x_head, y_head});
 }
 
 constexpr unsigned convert_threads = 128;
@@ -254,6 +276,7 @@ DeviceFault quantize_rows(DeviceStream stream, const float* x, std::size_t x_str
 
 void fill_products(DeviceOps& ops) {
     ops.gemv = gemv;
+    ops.gemv_heads = gemv_heads;
     ops.convert = convert;
     ops.embed = embed;
     ops.quantize_rows = quantize_rows;

@@ -230,6 +230,10 @@ DeviceFault multiply_by_library(DeviceStream stream, DeviceInput type, const Dev
         library.handle, product->product, alpha, w.data, product->w, x.data, product->x, beta, out.y, product->y, out.y,
         product->y, &product->algorithm, library.workspace, library.workspace_bytes, of(stream).stream);
     const Shapes shapes = {{"rows", w.rows}, {"cols", w.cols}, {"tokens", n_tokens}};
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_ARCH_MISMATCH) {  // nothing was started
+        product->found = false;
+        return {};
+    }
     if (status != CUBLAS_STATUS_SUCCESS) {
         DeviceFault fault = unsupported(stream, "cublasLtMatmul", "the library refused the product", shapes);
         fault.kind = DeviceFault::Kind::failed;

@@ -232,7 +232,7 @@ struct DeviceOps {
     DeviceFault (*fill)(DeviceStream stream, void* memory, std::uint8_t byte, std::size_t bytes);
 
     // Streams run what they were given in order; two streams run beside each other.
-    // A stream has a workspace of up to 32 MiB on the device.
+    // A stream that multiplies with gemm() has a workspace of up to 32 MiB on the device from the first product on.
     DeviceFault (*create_stream)(int device, DeviceStream* stream);
     DeviceFault (*destroy_stream)(DeviceStream stream);  // null: nothing
     DeviceFault (*synchronize)(DeviceStream stream);     // waits; reports what went wrong in the stream
@@ -304,6 +304,11 @@ struct DeviceOps {
     // row_scale, bias, add). A token has the same bits in any batch.
     DeviceFault (*gemv)(DeviceStream stream, const DeviceMatrix& w, const float* x, std::size_t x_stride,
                         std::size_t n_tokens, float* y, std::size_t y_stride, bool add);
+    // The same of each head at once, y[token][head] = W[head] x[token][head]: w.rows are those of one head, whose rows
+    // follow those of the head before; x_head, y_head: from one head to the next.
+    DeviceFault (*gemv_heads)(DeviceStream stream, const DeviceMatrix& w, std::size_t n_heads, const float* x,
+                              std::size_t x_stride, std::size_t x_head, std::size_t n_tokens, float* y,
+                              std::size_t y_stride, std::size_t y_head);
     // The same on matrix units, for many tokens. x f16 or bf16: weights are those of this type, or of another rounded
     // to it into `scratch` just before; the bound above, of the rounded operands. x i8: w i8, exact integer sums (cols
     // <= 2^17), y = sum * x.scale * row_scale. x e4m3fn: w of DType::u8 that holds e4m3fn, devices of compute

@@ -7,7 +7,8 @@
 namespace hetero::kernels::HETERO_DEVICE_BACKEND {
 
 // Whole warps, no more than have a chunk.
-inline unsigned dot_threads(std::size_t cols) { return cols >= 2048 ? 128 : cols >= 1024 ? 64 : 32; }
+inline constexpr unsigned most_dot_threads = 128;
+inline unsigned dot_threads(std::size_t cols) { return cols >= 2048 ? most_dot_threads : cols >= 1024 ? 64 : 32; }
 
 __device__ inline void load_inputs(const float* x, bool aligned, float (&out)[4]) {
     if (aligned) {
@@ -95,7 +96,7 @@ __device__ void halve_sums(float* sums) {
 // of warp_sum(), but all at a time: a lane hands on the half that others sum up.
 template <int rows, int tokens>
 __device__ float gather_sums(float (&sums)[rows][tokens]) {
-    constexpr int count = rows * tokens, most_warps = 4;
+    constexpr int count = rows * tokens, most_warps = most_dot_threads / warp_size;
     static_assert(count <= warp_size && (count & (count - 1)) == 0);
     __shared__ float parts[most_warps][count];
     const int warp = static_cast<int>(threadIdx.x) / warp_size, warps = static_cast<int>(blockDim.x) / warp_size;

@@ -181,8 +181,9 @@ __device__ std::uint32_t expert_of(const std::int32_t* first, std::uint32_t n_ex
 
 // As gemv for one token: blockIdx.x is a slot.
 template <class E, class C, int rows>
-__global__ void multiply_slots(DeviceExperts experts, DeviceSlots slots, const float* x, std::size_t x_stride,
-                               bool x_by_slot, float* y, std::size_t y_stride) {
+__global__ void __launch_bounds__(most_dot_threads)
+    multiply_slots(DeviceExperts experts, DeviceSlots slots, const float* x, std::size_t x_stride, bool x_by_slot,
+                   float* y, std::size_t y_stride) {
     const auto n_experts = static_cast<std::uint32_t>(experts.n_experts);
     const auto slot = static_cast<std::int32_t>(blockIdx.x);
     if (slot >= slots.first[n_experts]) return;

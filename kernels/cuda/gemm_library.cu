@@ -88,6 +88,7 @@ struct MatrixLibrary {
     cublasLtHandle_t handle = nullptr;
     void* workspace = nullptr;
     std::size_t workspace_bytes = 0;
+    bool asked_for_workspace = false;
     std::map<Question, std::unique_ptr<Product>> products;
 };
 
@@ -148,6 +149,23 @@ void prepare(const MatrixLibrary& library, const Question& question, const Types
     (void)f.destroy_preference(preference);
 }
 
+// Memory for products that divide their sums; without it there are the others. Taken by the first product, as many
+// streams have none; not while the stream is captured, when no memory can be taken.
+void take_workspace(MatrixLibrary& library, cudaStream_t stream) {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusActive;
+    if (library.asked_for_workspace || cudaStreamIsCapturing(stream, &status) != cudaSuccess ||
+        status != cudaStreamCaptureStatusNone)
+        return;
+    library.asked_for_workspace = true;
+    constexpr std::size_t wanted = std::size_t{32} << 20;
+    if (cudaMalloc(&library.workspace, wanted) == cudaSuccess) {
+        library.workspace_bytes = wanted;
+    } else {
+        library.workspace = nullptr;
+        (void)cudaGetLastError();
+    }
+}
+
 __global__ void add_bias(float* y, std::size_t stride, std::size_t rows, const float* bias) {
     const std::size_t row = std::size_t{blockIdx.y} * blockDim.x + threadIdx.x;
     if (row < rows) y[blockIdx.x * stride + row] += bias[row];
@@ -162,13 +180,6 @@ MatrixLibrary* open_library(int device) {
     if (made == nullptr) return nullptr;
     made->f = f;
     if (use_device(device) || f->create(&made->handle) != CUBLAS_STATUS_SUCCESS) return nullptr;
-    // Products that divide their sums need it; without memory for it there are the others.
-    constexpr std::size_t wanted = std::size_t{32} << 20;
-    if (cudaMalloc(&made->workspace, wanted) == cudaSuccess) {
-        made->workspace_bytes = wanted;
-    } else {
-        (void)cudaGetLastError();
-    }
     return made.release();
 }
 
@@ -204,6 +215,7 @@ DeviceFault multiply_by_library(DeviceStream stream, DeviceInput type, const Dev
                                out.add ? 1U : 0U};
     std::unique_ptr<Product>& product = library.products[question];
     if (product == nullptr) {
+        take_workspace(library, of(stream).stream);
         product = std::make_unique<Product>(*library.f);
         prepare(library, question, types, *product);
     }
@@ -218,6 +230,10 @@ DeviceFault multiply_by_library(DeviceStream stream, DeviceInput type, const Dev
         library.handle, product->product, alpha, w.data, product->w, x.data, product->x, beta, out.y, product->y, out.y,
         product->y, &product->algorithm, library.workspace, library.workspace_bytes, of(stream).stream);
     const Shapes shapes = {{"rows", w.rows}, {"cols", w.cols}, {"tokens", n_tokens}};
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_ARCH_MISMATCH) {  // nothing was started
+        product->found = false;
+        return {};
+    }
     if (status != CUBLAS_STATUS_SUCCESS) {
         DeviceFault fault = unsupported(stream, "cublasLtMatmul", "the library refused the product", shapes);
         fault.kind = DeviceFault::Kind::failed;

@@ -6,7 +6,7 @@
 
 namespace hetero::kernels::HETERO_DEVICE_BACKEND {
 
-// A handle and its workspace, for one stream; null: there is no library. In the emulator there never is.
+// A handle, and from its first product on a workspace, for one stream; null: there is no library. In the emulator there never is.
 [[nodiscard]] MatrixLibrary* open_library(int device);
 void close_library(MatrixLibrary* library);
 

@@ -1,4 +1,6 @@
 // Products with few tokens, from weights as they are; weights to other types; rows to 8 bits.
+#include <type_traits>
+
 #include "kernels/common/fp8.h"
 #include "kernels/cuda/dot.cuh"
 #include "kernels/cuda/launch.h"
@@ -19,9 +21,21 @@ __device__ void finish(const DeviceMatrix& w, std::size_t row, float sum, float*
     *y = add ? *y + sum : sum;
 }
 
+// Products that differ by a constant step: blockIdx.z counts them. The rows of one follow those of the one before.
+struct Heads {
+    std::size_t n = 1, x = 0, y = 0;  // elements from one to the next
+};
+
 // A block has `rows` rows, and of blockIdx.y the tokens from `tokens` times that on.
 template <class E, class C, int rows, int tokens>
-__global__ void multiply_few(DeviceMatrix w, const float* x, std::size_t x_stride, std::size_t n_tokens, Output out) {
+__global__ void __launch_bounds__(most_dot_threads)
+    multiply_few(DeviceMatrix w, const float* x, std::size_t x_stride, std::size_t n_tokens, Output out, Heads heads) {
+    const std::size_t head = blockIdx.z;
+    w.data = static_cast<const Byte*>(w.data) + head * w.rows * w.row_bytes;
+    if (w.row_scale != nullptr) w.row_scale += head * w.rows;
+    if (w.bias != nullptr) w.bias += head * w.rows;
+    x += head * heads.x;
+    out.y += head * heads.y;
     const std::size_t first_row = std::size_t{blockIdx.x} * rows, first_token = std::size_t{blockIdx.y} * tokens;
     const int n_rows = static_cast<int>(w.rows - first_row < rows ? w.rows - first_row : rows);
     const float* inputs[tokens];
@@ -42,29 +56,29 @@ __global__ void multiply_few(DeviceMatrix w, const float* x, std::size_t x_strid
 
 template <class E, class C, int rows, int tokens>
 DeviceFault multiply(DeviceStream stream, const DeviceMatrix& w, const float* x, std::size_t x_stride,
-                     std::size_t n_tokens, const Output& out) {
-    const Grid grid{{blocks_for(w.rows, rows), blocks_for(n_tokens, tokens), 1}, {dot_threads(w.cols), 1, 1}};
-    return launch(stream, "gemv", grid, {{"rows", w.rows}, {"cols", w.cols}, {"tokens", n_tokens}},
-                  multiply_few<E, C, rows, tokens>, w, x, x_stride, n_tokens, out);
+                     std::size_t n_tokens, const Output& out, const Heads& heads) {
+    const Grid grid{{blocks_for(w.rows, rows), blocks_for(n_tokens, tokens), static_cast<unsigned>(heads.n)},
+                    {dot_threads(w.cols), 1, 1}};
+    return launch(stream, "gemv", grid, {{"heads", heads.n}, {"rows", w.rows}, {"cols", w.cols}, {"tokens", n_tokens}},
+                  multiply_few<E, C, rows, tokens>, w, x, x_stride, n_tokens, out, heads);
 }
 
 bool whole_blocks(const DeviceMatrix& w) { return w.cols % dtype_info(w.dtype).block_elems == 0; }
 
-DeviceFault gemv(DeviceStream stream, const DeviceMatrix& w, const float* x, std::size_t x_stride, std::size_t n_tokens,
-                 float* y, std::size_t y_stride, bool add) {
-    const Output out{y, y_stride, add};
+DeviceFault multiply_all(DeviceStream stream, const DeviceMatrix& w, const float* x, std::size_t x_stride,
+                         std::size_t n_tokens, const Output& out, const Heads& heads) {
     DeviceFault fault;
     const bool known = whole_blocks(w) && with_type(w.dtype, [&](auto elements, auto chunks) {
                            using E = decltype(elements);
                            using C = decltype(chunks);
                            if (n_tokens == 1) {
-                               fault = multiply<E, C, 4, 1>(stream, w, x, x_stride, n_tokens, out);
+                               fault = multiply<E, C, 4, 1>(stream, w, x, x_stride, n_tokens, out, heads);
                            } else if (n_tokens == 2) {
-                               fault = multiply<E, C, 4, 2>(stream, w, x, x_stride, n_tokens, out);
+                               fault = multiply<E, C, 4, 2>(stream, w, x, x_stride, n_tokens, out, heads);
                            } else if (n_tokens <= 4) {
-                               fault = multiply<E, C, 2, 4>(stream, w, x, x_stride, n_tokens, out);
+                               fault = multiply<E, C, 2, 4>(stream, w, x, x_stride, n_tokens, out, heads);
                            } else {
-                               fault = multiply<E, C, 2, 8>(stream, w, x, x_stride, n_tokens, out);
+                               fault = multiply<E, C, 2, 8>(stream, w, x, x_stride, n_tokens, out, heads);
                            }
                        });
     if (!known)
@@ -73,21 +87,101 @@ DeviceFault gemv(DeviceStream stream, const DeviceMatrix& w, const float* x, std
     return fault;
 }
 
-// A thread has 8 elements of a row.
-template <class E>
-__global__ void convert_rows(const Byte* x, std::size_t x_stride_bytes, DType to, Byte* y, std::size_t y_stride_bytes,
-                             std::size_t cols) {
-    const std::size_t first = 8 * (std::size_t{blockIdx.y} * blockDim.x + threadIdx.x), row = blockIdx.x;
-    if (first >= cols) return;
+DeviceFault gemv(DeviceStream stream, const DeviceMatrix& w, const float* x, std::size_t x_stride, std::size_t n_tokens,
+                 float* y, std::size_t y_stride, bool add) {
+    return multiply_all(stream, w, x, x_stride, n_tokens, {y, y_stride, add}, {});
+}
+
+DeviceFault gemv_heads(DeviceStream stream, const DeviceMatrix& w, std::size_t n_heads, const float* x,
+                       std::size_t x_stride, std::size_t x_head, std::size_t n_tokens, float* y, std::size_t y_stride,
+                       std::size_t y_head) {
+    return multiply_all(stream, w, x, x_stride, n_tokens, {y, y_stride, false}, {n_heads, x_head, y_head});
+}
+
+constexpr unsigned convert_threads = 128;
+
+// n values to columns `first` .. of a row, in one store where they lie well.
+template <int n>
+__device__ void put_run(Byte* row, std::size_t first, const float* values, DType to) {
+    if (to == DType::f32) {
+        float* y = reinterpret_cast<float*>(row) + first;
+        if (reinterpret_cast<std::uintptr_t>(y) % sizeof(float4) == 0) {
+#pragma unroll
+            for (int i = 0; i < n; i += 4)
+                *reinterpret_cast<float4*>(y + i) = make_float4(values[i], values[i + 1], values[i + 2], values[i + 3]);
+        } else {
+#pragma unroll
+            for (int i = 0; i < n; ++i) y[i] = values[i];
+        }
+        return;
+    }
+    std::uint16_t* y = reinterpret_cast<std::uint16_t*>(row) + first;
+    std::uint16_t bits[n];
+#pragma unroll
+    for (int i = 0; i < n; ++i) bits[i] = to_half(values[i], to);
+    if (reinterpret_cast<std::uintptr_t>(y) % sizeof bits == 0) {
+        std::conditional_t<n == 8, uint4, uint2> wide;
+        static_assert(sizeof wide == sizeof bits);
+        memcpy(&wide, bits, sizeof wide);
+        *reinterpret_cast<decltype(wide)*>(y) = wide;
+    } else {
+#pragma unroll
+        for (int i = 0; i < n; ++i) y[i] = bits[i];
+    }
+}
+
+// A thread has a chunk of a row. Chunks of blocks have the bits of their elements: the same operations, rounded each.
+template <class E, class C>
+__global__ void __launch_bounds__(convert_threads) convert_rows(const Byte* x, std::size_t x_stride_bytes, DType to,
+                                                                Byte* y, std::size_t y_stride_bytes, std::size_t cols) {
+    const std::size_t c = std::size_t{blockIdx.y} * blockDim.x + threadIdx.x, row = blockIdx.x;
+    if (8 * c >= cols) return;
     const Byte* from = x + row * x_stride_bytes;
     Byte* at = y + row * y_stride_bytes;
-    const std::size_t end = first + 8 < cols ? first + 8 : cols;
-    for (std::size_t col = first; col < end; ++col) {
-        const float value = E::at(from, col);
-        if (to == DType::f32) {
-            reinterpret_cast<float*>(at)[col] = value;
+    float values[8];
+    if constexpr (C::elems == 8) {
+        const Byte* chunk = from + c * C::bytes;
+        if (cols - 8 * c < 8) {
+            for (std::size_t col = 8 * c; col < cols; ++col) {
+                if (to == DType::f32)
+                    reinterpret_cast<float*>(at)[col] = E::at(from, col);
+                else
+                    reinterpret_cast<std::uint16_t*>(at)[col] = to_half(E::at(from, col), to);
+            }
+            return;
+        }
+        using Word = std::conditional_t<C::bytes == 8, uint2, uint4>;
+        if (reinterpret_cast<std::uintptr_t>(chunk) % sizeof(Word) == 0) {
+            Word words[C::bytes / sizeof(Word)];
+#pragma unroll
+            for (std::size_t i = 0; i < C::bytes / sizeof(Word); ++i)
+                words[i] = reinterpret_cast<const Word*>(chunk)[i];
+            alignas(Word) Byte copy[C::bytes];
+            memcpy(copy, words, sizeof copy);
+#pragma unroll
+            for (int i = 0; i < 8; ++i) values[i] = E::at(copy, static_cast<std::size_t>(i));
         } else {
-            reinterpret_cast<std::uint16_t*>(at)[col] = to_half(value, to);
+#pragma unroll
+            for (int i = 0; i < 8; ++i) values[i] = E::at(chunk, static_cast<std::size_t>(i));
+        }
+        put_run<8>(at, 8 * c, values, to);
+    } else {
+        constexpr std::size_t chunks = C::elems / 8;
+        const int k = static_cast<int>(c % chunks);
+        Chunk chunk;
+        C::decode(from + c / chunks * C::bytes, k, chunk);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            values[i] = chunk.q[i];
+            if constexpr (C::scaled) values[i] = __fmul_rn(values[i], chunk.scale[i / 4]);
+            if constexpr (C::has_min) values[i] = __fadd_rn(values[i], chunk.min[i / 4]);
+        }
+        const std::size_t first = c / chunks * C::elems + static_cast<std::size_t>(C::first(k));
+        if constexpr (C::gap == 4) {
+            put_run<8>(at, first, values, to);
+        } else {
+            put_run<4>(at, first, values, to);
+            put_run<4>(at, first + C::gap, values + 4, to);
         }
     }
 }
@@ -99,13 +193,13 @@ DeviceFault convert(DeviceStream stream, DType from, const void* x, std::size_t 
         {"from", static_cast<std::size_t>(from)}, {"to", static_cast<std::size_t>(to)}, {"rows", rows}, {"cols", cols}};
     const bool fits =
         (to == DType::f32 || to == DType::f16 || to == DType::bf16) && cols % dtype_info(from).block_elems == 0;
-    const bool known = fits && with_type(from, [&](auto elements, auto) {
-                           constexpr unsigned threads = 128;
-                           fault = launch(stream, "convert",
-                                          {{blocks_for(rows, 1), blocks_for(cols, 8 * threads), 1}, {threads, 1, 1}},
-                                          shapes, convert_rows<decltype(elements)>, static_cast<const Byte*>(x),
-                                          x_stride_bytes, to, static_cast<Byte*>(y), y_stride_bytes, cols);
-                       });
+    const bool known =
+        fits && with_type(from, [&](auto elements, auto chunks) {
+            const Grid grid{{blocks_for(rows, 1), blocks_for(cols, 8 * convert_threads), 1}, {convert_threads, 1, 1}};
+            fault =
+                launch(stream, "convert", grid, shapes, convert_rows<decltype(elements), decltype(chunks)>,
+                       static_cast<const Byte*>(x), x_stride_bytes, to, static_cast<Byte*>(y), y_stride_bytes, cols);
+        });
     return known ? fault : unsupported(stream, "convert", "no kernel for these types and lengths", shapes);
 }
 
@@ -182,6 +276,7 @@ DeviceFault quantize_rows(DeviceStream stream, const float* x, std::size_t x_str
 
 void fill_products(DeviceOps& ops) {
     ops.gemv = gemv;
+    ops.gemv_heads = gemv_heads;
     ops.convert = convert;
     ops.embed = embed;
     ops.quantize_rows = quantize_rows;

@@ -2,6 +2,7 @@
 #pragma once
 #include "kernels/common/blocks.h"
 #include "kernels/common/half.h"
+#include "kernels/cuda/halves.cuh"
 #include "kernels/cuda/launch.h"
 
 namespace hetero::kernels::HETERO_DEVICE_BACKEND {
@@ -54,7 +55,7 @@ __device__ inline std::uint32_t load_even(const Byte* p) {
     const auto* halves = reinterpret_cast<const std::uint16_t*>(p);
     return halves[0] | static_cast<std::uint32_t>(halves[1]) << 16;
 }
-__device__ inline float half_value(const Byte* p) { return f16_to_f32(*reinterpret_cast<const std::uint16_t*>(p)); }
+__device__ inline float half_value(const Byte* p) { return widen<__half>(*reinterpret_cast<const std::uint16_t*>(p)); }
 __device__ inline int byte_of(std::uint32_t word, int i) { return static_cast<int>(word >> (8 * i) & 255U); }
 
 struct ChunkF32 : ChunkTraits {
@@ -70,18 +71,17 @@ struct ChunkF32 : ChunkTraits {
         out.q[4] = b.x, out.q[5] = b.y, out.q[6] = b.z, out.q[7] = b.w;
     }
 };
-template <bool is_f16>
+template <class Half>
 struct ChunkHalf : ChunkTraits {
     static constexpr bool scaled = false;
     static constexpr int elems = 8, bytes = 16;
-    __device__ static float widen(std::uint16_t bits) { return is_f16 ? f16_to_f32(bits) : bf16_to_f32(bits); }
     __device__ static void decode(const Byte* block, int, Chunk& out) {
-        for (int i = 0; i < 8; ++i) out.q[i] = widen(reinterpret_cast<const std::uint16_t*>(block)[i]);
+        for (int i = 0; i < 8; ++i) out.q[i] = widen<Half>(reinterpret_cast<const std::uint16_t*>(block)[i]);
     }
     __device__ static void decode_aligned(const Byte* block, Chunk& out) {
         const uint4 words = *reinterpret_cast<const uint4*>(block);
         const unsigned w[4] = {words.x, words.y, words.z, words.w};
-        for (int i = 0; i < 8; ++i) out.q[i] = widen(static_cast<std::uint16_t>(w[i / 2] >> (16 * (i % 2))));
+        for (int i = 0; i < 8; ++i) out.q[i] = widen<Half>(static_cast<std::uint16_t>(w[i / 2] >> (16 * (i % 2))));
     }
 };
 struct ChunkI8 : ChunkTraits {
@@ -192,9 +192,9 @@ bool with_type(DType type, const F& f) {
         case DType::f32:
             return f(PlainF32{}, ChunkF32{}), true;
         case DType::f16:
-            return f(PlainF16{}, ChunkHalf<true>{}), true;
+            return f(PlainF16{}, ChunkHalf<__half>{}), true;
         case DType::bf16:
-            return f(PlainBf16{}, ChunkHalf<false>{}), true;
+            return f(PlainBf16{}, ChunkHalf<__nv_bfloat16>{}), true;
         case DType::i8:
             return f(PlainInteger<std::int8_t>{}, ChunkI8{}), true;
         case DType::q8_0:

@@ -10,8 +10,9 @@
 namespace hetero::engine {
 namespace {
 
-// A part of a device is in use by others, and by its driver.
-constexpr std::uint64_t spare_bytes = std::uint64_t{64} << 20;
+// Of the device's memory what is taken without being asked for: the workspace of products, and the code of kernels that
+// are loaded when they are first used.
+constexpr std::uint64_t spare_bytes = std::uint64_t{128} << 20;
 constexpr std::size_t most_matrix_bytes = std::size_t{256} << 20;  // of weights that are expanded at once
 
 std::size_t round_up(std::size_t n, std::size_t granule) { return (n + granule - 1) / granule * granule; }

@@ -75,11 +75,13 @@ Status DeviceExecutor::multiply_heads(const model::Matrix& weight, std::size_t n
                                       float* y, std::size_t y_stride, std::size_t y_head, const Chunk& chunk) {
     kernels::DeviceMatrix w = weights_->matrix(weight);
     w.rows /= n_heads;
-    const bool halves = on_matrix_units(chunk, weight);
+    if (!on_matrix_units(chunk, weight)) {
+        return check(ops_.gemv_heads(stream_.get(), w, n_heads, x.values, x.stride, x_head, chunk.n_tokens, y, y_stride,
+                                     y_head));
+    }
     for (std::size_t head = 0; head < n_heads; ++head) {
-        HETERO_CHECK(multiply(w, x, chunk.n_tokens, halves, y + head * y_head, y_stride));
-        x.values += x_head;
-        if (halves) x.half += x_head;
+        HETERO_CHECK(multiply(w, x, chunk.n_tokens, true, y + head * y_head, y_stride));
+        x.half += x_head;
         w.data = static_cast<const std::byte*>(w.data) + w.rows * w.row_bytes;
         if (w.row_scale != nullptr) w.row_scale += w.rows;
         if (w.bias != nullptr) w.bias += w.rows;

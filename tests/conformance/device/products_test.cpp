@@ -72,6 +72,36 @@ TEST_CASE("gemv of every weight type keeps its bound, and a token its bits in an
     });
 }
 
+TEST_CASE("gemv of heads has the bits of gemv of each") {
+    on_device([](const Device& device) {
+        Random random(7);
+        const std::size_t heads = 3, rows = 5, cols = 96, tokens = 3;
+        const std::size_t x_head = cols + 4, x_stride = heads * x_head + 1, y_head = rows + 1;
+        const std::size_t y_stride = heads * y_head, row_bytes = dtype_bytes(DType::q8_0, cols);
+        for (const WeightType& type : weight_types()) {
+            if (type.type != DType::q8_0) continue;
+            std::vector<float> x(tokens * x_stride), more(2 * heads * rows);
+            fill_normal(x, random);
+            fill_normal(more, random);
+            const auto dw = device.upload(random_weights(type, heads * rows * cols, random));
+            const auto dx = device.upload(x), dm = device.upload(more);
+            const auto one_by_one = device.upload(std::vector<float>(tokens * y_stride, 0.5F));
+            const auto together = device.upload(std::vector<float>(tokens * y_stride, 0.5F));
+            const auto head = [&](std::size_t h) {
+                return DeviceMatrix{DType::q8_0,         dw.get() + h * rows * row_bytes, rows, cols, row_bytes,
+                                    dm.get() + h * rows, dm.get() + (heads + h) * rows};
+            };
+            for (std::size_t h = 0; h < heads; ++h) {
+                check(device.ops.gemv(device.stream, head(h), dx.get() + h * x_head, x_stride, tokens,
+                                      one_by_one.get() + h * y_head, y_stride, false));
+            }
+            check(device.ops.gemv_heads(device.stream, head(0), heads, dx, x_stride, x_head, tokens, together, y_stride,
+                                        y_head));
+            CHECK(count_differing(together.read(), one_by_one.read()) == 0);
+        }
+    });
+}
+
 TEST_CASE("conversions and embeddings are exact") {
     on_device([](const Device& device) {
         Random random(2);

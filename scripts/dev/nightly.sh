@@ -24,7 +24,7 @@ status=0
 grep -q 8193 "$work/over.txt" && grep -q 8192 "$work/over.txt" && [ ! -e "$work/over.h5" ]
 # 500 transfers with seeded faults, 200 jobs with a SIGKILL at a random moment.
 HETERO_DRILL_RUNS=500 "$bin/test_transport" --test-case='seeded drills*'
-if [ -x "$bin/mpi_rank" ]; then tests/mpi/kill_drill.sh 200 "$bin/mpi_rank" mpirun; fi
+if [ -x "$bin/mpi_rank" ]; then tests/mpi/kill_drill.sh resume_kills "$bin/mpi_rank" mpirun 200; fi
 # The vector kernels under AddressSanitizer.
 cmake --preset dev -B build/sanitized-kernels -DHETERO_TESTS=ON -DHETERO_SANITIZE_VECTORS=ON >/dev/null
 cmake --build build/sanitized-kernels --target test_kernels_conformance

@@ -30,7 +30,7 @@ nanoseconds since_epoch(Clock::time_point time) {
 }
 
 // Names are made here, of words and numbers: but a quote must not break the file.
-std::string quoted(std::string_view text) {
+std::string json_text(std::string_view text) {
     std::string out = "\"";
     for (const char c : text) {
         if (c == '"' || c == '\\') out += '\\';
@@ -68,15 +68,15 @@ std::string document(std::string_view process, std::uint64_t number) {
     const std::lock_guard lock(g_mutex);
     std::string text = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
     text += fmt::format("{{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":{},\"args\":{{\"name\":{}}}}}", number,
-                        quoted(process));
+                        json_text(process));
     for (std::size_t i = 0; i < g_tracks.size(); ++i)
         text +=
             fmt::format(",\n{{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":{},\"tid\":{},\"args\":{{\"name\":{}}}}}",
-                        number, i + 1, quoted(g_tracks[i]));
+                        number, i + 1, json_text(g_tracks[i]));
     for (const Event& event : g_events)
         text +=
             fmt::format(",\n{{\"ph\":\"X\",\"name\":{},\"cat\":{},\"pid\":{},\"tid\":{},\"ts\":{:.3f},\"dur\":{:.3f}}}",
-                        quoted(event.name), quoted(g_tracks[event.track]), number, event.track + 1,
+                        json_text(event.name), json_text(g_tracks[event.track]), number, event.track + 1,
                         microseconds(event.begin + g_offset), microseconds(event.duration));
     return text + "\n]}\n";
 }

@@ -25,7 +25,7 @@ grep -q 8193 "$work/over.txt" && grep -q 8192 "$work/over.txt" && [ ! -e "$work/
 # 500 transfers with seeded faults, 300 jobs with a SIGKILL at a random moment.
 HETERO_DRILL_RUNS=500 "$bin/test_transport" --test-case='seeded drills*'
 if [ -x "$bin/mpi_rank" ]; then
-  tests/mpi/kill_drill.sh 200 "$bin/mpi_rank" mpirun
+  tests/mpi/kill_drill.sh resume_kills "$bin/mpi_rank" mpirun 200
   for what in streaming reshard; do tests/mpi/random_kills.sh $what "$bin" mpirun "$PWD/testdata" 50; done
 fi
 # The vector kernels under AddressSanitizer.

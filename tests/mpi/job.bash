@@ -8,6 +8,7 @@ cd "$work" || exit 1
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PATH=$bin:$PATH
 limit_s=60
 
+few() { [ -n "${HETERO_SMALL:-}" ]; }  # of what a scenario repeats, as under sanitizers
 no() { echo "FAILED: $*"; [ ! -e err ] || { echo "stderr:"; cat err; }; exit 1; }
 job() {
   local begin=$SECONDS

@@ -1,9 +1,10 @@
 #!/bin/bash
-# kill_drill.sh KILLS MPI_RANK MPIRUN [SEED]: SIGKILL at random moments of transfers into a file. Each job ends within its
-# time-out and 3.5 s, no output is there unless it is complete, and what the next job goes on with gives the state of
-# an unbroken transfer.
+# kill_drill.sh resume_kills MPI_RANK MPIRUN [KILLS] [SEED]: SIGKILL at random moments of transfers into a file. Each job
+# ends within its time-out and 3.5 s, no output is there unless it is complete, and what the next job goes on with gives
+# the state of an unbroken transfer.
 set -u
-kills=$1 rank=$2 mpirun=$3 RANDOM=${4:-1}
+rank=$2 mpirun=$3 kills=${4:-20} RANDOM=${5:-1}
+[ -z "${HETERO_SMALL:-}" ] || kills=6
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1

@@ -23,16 +23,17 @@ if [ "$OMPI_COMM_WORLD_RANK" -eq "$rank" ]; then exec "$@" $more; else exec "$@"
 END
 chmod +x one_more.sh
 
+counts=$(few && echo 2 || echo 1 2 4)
 compute() {  # MODEL: states and tokens of every number of ranks
   local model=$1 n m
   hetero-prefill -m "$model" --tokens $prompt -o 1.h5 -q -t 1 || no "prefill"
   hetero-decode -m "$model" 1.h5 -n 24 --ignore-eos --json -q -t 1 -o 1c.h5 --force >1.json || no "decode"
-  for n in 1 2 4; do
+  for n in $counts; do
     runs -n $n hetero-prefill --tp $n -m "$model" --tokens $prompt -o $n.h5 -q -t 1 --force
     same_state 1.h5 $n.h5
   done
-  for n in 1 2 4; do
-    for m in 1 2 4; do
+  for n in $counts; do
+    for m in $counts; do
       runs -n $m hetero-decode --tp $m -m "$model" $n.h5 -n 24 --ignore-eos --json -q -t 1 -o c.h5 --force
       [ "$(ids out)" = "$(ids 1.json)" ] || no "state of $n ranks, $m decode: other tokens"
       same_state 1c.h5 c.h5
@@ -47,11 +48,11 @@ case $scenario in
   carriers)
     hetero-prefill -m gemma3 --tokens $prompt -o 1.h5 -q -t 1 || no "prefill"
     hetero-decode -m gemma3 1.h5 -n 24 --ignore-eos --json -q -t 1 >1.json || no "decode"
-    for n in 1 2 3; do
+    for n in $(few && echo 3 || echo 1 2 3); do
       timeout $limit_s "$mpirun" --oversubscribe -n $n hetero-decode --tp $n -m gemma3 - -n 24 --ignore-eos --json -q -t 1 \
         <1.h5 >out 2>err || no "pipe to $n ranks"
       [ "$(ids out)" = "$(ids 1.json)" ] || no "pipe to $n ranks: other tokens"
-      for m in 1 2 4; do
+      for m in $counts; do
         runs -n $n hetero-prefill --tp $n -m gemma3 --tokens $prompt -o mpi:$n -q -t 1 : \
           -n $m hetero-decode --tp $m -m gemma3 mpi:0 -n 24 --ignore-eos --json -q -t 1
         [ "$(ids out)" = "$(ids 1.json)" ] || no "$n ranks to $m: other tokens"
@@ -61,16 +62,18 @@ case $scenario in
       -n 1 kv-send mpi:0 -o mpi:3 -q : -n 2 hetero-decode --tp 2 -m gemma3 mpi:2 -n 24 --ignore-eos --json -q -t 1
     [ "$(ids out)" = "$(ids 1.json)" ] || no "through kv-send: other tokens" ;;
   shards)  # one file per rank; read by other numbers of ranks, and by one
-    for model in "$llama" gemma3 "$testdata/golden/tiny/gpt_neox/bf16"; do
+    models=("$llama" gemma3 "$testdata/golden/tiny/gpt_neox/bf16")
+    few && models=(gemma3)
+    for model in "${models[@]}"; do
       rm -f ./*.h5
       hetero-prefill -m "$model" --tokens $prompt -o 1.h5 -q -t 1 || no "prefill"
-      for n in 2 3 4; do
+      for n in $(few && echo 2 3 || echo 2 3 4); do
         runs -n $n hetero-prefill --tp $n --shards -m "$model" --tokens $prompt -o s$n.h5 -q -t 1
         [ "$(ls s$n.*)" = "$(for ((r = 0; r < n; ++r)); do echo s$n.tp${r}of$n.h5; done)" ] || no "not the files of $n shards"
         same_state 1.h5 s$n.h5
         [ -e "$model/config.json" ] && [ "$model" != gemma3 ] && continue  # no tokenizer
         hetero-decode -m "$model" 1.h5 -n 12 --ignore-eos --json -q -t 1 -o 1c.h5 --force >1.json || no "decode"
-        for m in 1 2 4; do
+        for m in $counts; do
           runs -n $m hetero-decode --tp $m -m "$model" s$n.h5 -n 12 --ignore-eos --json -q -t 1
           [ "$(ids out)" = "$(ids 1.json)" ] || no "$n shards, $m decode: other tokens"
         done
@@ -84,10 +87,10 @@ case $scenario in
     refuses 3 "s2.tp1of2.h5: exists already" -n 2 bash -c 'rm -f s2.tp0of2.h5; exec "$@"' _ \
       hetero-prefill --tp 2 --shards -m "$llama" --tokens 5,6 -o s2.h5 ;;
   families)  # experts and latents; what the unit tests do with threads
-    for model in mixtral qwen3_moe deepseek_v2 deepseek_v3 gemma2 phi3; do
+    for model in $(few && echo mixtral deepseek_v2 || echo mixtral qwen3_moe deepseek_v2 deepseek_v3 gemma2 phi3); do
       model=$testdata/golden/tiny/$model/bf16
       hetero-prefill -m "$model" --tokens $prompt -o 1.h5 -q -t 1 --force --logits all --logits-out 1.npy || no "prefill"
-      for n in 2 3 4; do
+      for n in $(few && echo 3 || echo 2 3 4); do
         runs -n $n hetero-prefill --tp $n -m "$model" --tokens $prompt -o $n.h5 -q -t 1 --force --logits all --logits-out $n.npy
         same_state 1.h5 $n.h5
         cmp 1.npy $n.npy || no "$model: other logits of $n ranks"
@@ -169,7 +172,9 @@ case $scenario in
     for victim in 0 2; do
       rm -f pid.*
       { for ((i = 0; i < 300; ++i)); do [ -s pid.$victim ] && break; sleep 0.1; done
-        sleep 1.5; kill -$signal "$(cat pid.$victim)"; date +%s >when; sleep 12; kill -KILL "$(cat pid.$victim)" 2>/dev/null; } &
+        sleep 1.5; kill -$signal "$(cat pid.$victim)"; date +%s >when
+        for ((i = 0; i < 120; ++i)); do [ "$(cat code.* 2>/dev/null | wc -l)" -ge 2 ] && break; sleep 0.1; done
+        kill -KILL "$(cat pid.$victim)" 2>/dev/null; } &
       # A prefill of single tokens over and over takes longer than this test.
       job --enable-recovery -n 3 bash -c '"$@" & echo $! >pid.$OMPI_COMM_WORLD_RANK; wait $!
         echo "$? $(date +%s)" >code.$OMPI_COMM_WORLD_RANK' _ \

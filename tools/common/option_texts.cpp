@@ -1,6 +1,7 @@
 // What is written from the table of options: help, completion, the dump of settings.
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "common/options.h"
@@ -8,7 +9,7 @@
 namespace hetero::tool {
 namespace {
 
-constexpr std::size_t kHelpColumn = 30;
+constexpr std::size_t kHelpColumn = 30, kHelpWidth = 80;
 
 std::string usage_line(std::string_view tool, const OptionTable& table) {
     std::string line = fmt::format("Usage: {} [OPTION]...", tool);
@@ -24,6 +25,27 @@ std::string left_column(const Option& option) {
     for (std::size_t at = 0; (at = flags.find(',', at)) != std::string::npos; at += 2) flags.replace(at, 1, ", ");
     return fmt::format("  {}{}{}{}", flags.starts_with("--") ? "    " : "", flags, option.argument.empty() ? "" : " ",
                        option.argument);
+}
+
+// The words of a text in lines that end before kHelpWidth; all but the first begin with `indent` spaces.
+std::string wrapped(std::string_view text, std::size_t indent) {
+    std::string lines;
+    std::size_t column = indent;
+    while (!text.empty()) {
+        const std::size_t length = std::min(text.find(' '), text.size());
+        const bool first_word = column == indent;
+        if (!first_word && column + 1 + length > kHelpWidth) {
+            lines += '\n' + std::string(indent, ' ');
+            column = indent;
+        } else if (!first_word) {
+            lines += ' ';
+            ++column;
+        }
+        lines += text.substr(0, length);
+        column += length;
+        text.remove_prefix(std::min(length + 1, text.size()));
+    }
+    return lines;
 }
 
 std::string completion_words(const Option& option) {
@@ -54,7 +76,7 @@ std::string completion_case(const Option& option) {
 }  // namespace
 
 std::string help_text(std::string_view tool, std::string_view summary, const OptionTable& table) {
-    std::string text = fmt::format("{}\n{}\n", usage_line(tool, table), summary);
+    std::string text = fmt::format("{}\n{}\n", usage_line(tool, table), wrapped(summary, 0));
     std::string group;
     for (const Option& option : table.options()) {
         if (option.group != group) {
@@ -68,9 +90,10 @@ std::string help_text(std::string_view tool, std::string_view summary, const Opt
         } else {
             text.append(kHelpColumn - left.size(), ' ');
         }
-        text += option.help;
-        if (!option.argument.empty() && !option.default_text.empty()) text += fmt::format(" [{}]", option.default_text);
-        text += '\n';
+        const bool has_default = !option.argument.empty() && !option.default_text.empty();
+        text +=
+            wrapped(has_default ? fmt::format("{} [{}]", option.help, option.default_text) : option.help, kHelpColumn) +
+            '\n';
     }
     text += fmt::format("\nThe manual: man {}\n", tool);
     return text;

@@ -20,7 +20,7 @@ struct Token {
     std::string text;  // string: its value
 };
 
-std::string quoted(std::string_view value) {
+std::string in_quotes(std::string_view value) {
     std::string out = "'";
     for (const char c : value) {
         if (c == '\\' || c == '\'') out += '\\';
@@ -118,7 +118,7 @@ std::string spelling(const Token* begin, const Token* end) {
     std::string out;
     for (const Token* token = begin; token != end; ++token) {
         if (token != begin && token->kind != Token::sign && (token - 1)->kind != Token::sign) out += ' ';
-        out += token->kind == Token::string ? quoted(token->text) : token->text;
+        out += token->kind == Token::string ? in_quotes(token->text) : token->text;
     }
     return out;
 }

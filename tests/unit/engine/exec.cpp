@@ -21,15 +21,16 @@ void* count_and_take(std::size_t bytes, std::size_t alignment) {
 }
 }  // namespace
 
-// Of the whole test program.
+// Of the whole test program. Not inlined: GCC would take free() for a mistake beside an operator new that it sees as
+// one.
 void* operator new(std::size_t bytes) { return count_and_take(bytes, 1); }
 void* operator new(std::size_t bytes, std::align_val_t alignment) {
     return count_and_take(bytes, static_cast<std::size_t>(alignment));
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
 #endif
 
 using namespace hetero;

@@ -2,10 +2,12 @@
 # Outputs are complete or absent, whatever happens to the writer.
 load helper
 
-# killed_at COUNT OUT COMMAND...: SIGKILL at COUNT moments spread over the run; OUT is then absent, or `before`, or complete.
+# killed_at COUNT OUT COMMAND...: SIGKILL at COUNT moments spread over the run (sanitized, at a third of them); OUT is then
+# absent, or `before`, or complete.
 killed_at() {
   local count=$1 out=$2 start end i pid
   shift 2
+  [ -z "${HETERO_SANITIZE:-}" ] || count=$((count / 3))
   start=$(date +%s%N)
   "$@"
   end=$(date +%s%N)

@@ -137,7 +137,7 @@ job() {
   chunks=$(kv-send a.h5 -o mpi:1 --dry-run --json -q | sed -n 's/^ *"chunks": \([0-9]*\).*/\1/p' | sort -n | tail -n 1)
   broken() {
     job -n 1 kv-send a.h5 -o mpi:1 -q --fault stall=$((chunks * 3 / 4 + 2)) : \
-      -n 1 sh -c '"$@"; echo $? >status' sh kv-send mpi:0 -o b.h5 -q --timeout 1s || true
+      -n 1 sh -c '"$@"; echo $? >status' sh kv-send mpi:0 -o b.h5 -q --timeout 4s || true
     [ "$(cat status)" = 5 ] && [ ! -e b.h5 ] && ls .b.h5.*.part .b.h5.*.journal
   }
   broken

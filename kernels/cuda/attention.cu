@@ -50,6 +50,9 @@ const char* refusal(const DeviceAttention& a, const DeviceSequences& s) {
     if ((a.k.codes == KvCodes::floats) != (a.v.codes == KvCodes::floats))
         return "K and V are both floats or both codes";
     if (a.k.codes == KvCodes::floats && a.k.dtype != a.v.dtype) return "K and V are floats of one type";
+    for (const DeviceKv* part : {&a.k, &a.v})
+        if (part->codes != KvCodes::floats && part->group == 0 && part->group_tokens == 0)
+            return "codes have groups of dims or of tokens";
     if (is_latent(a) && (a.k.codes != KvCodes::floats || a.query_dim > a.k.token_stride || a.output_dim > a.query_dim))
         return "latents are floats, in rows as long as a query";
     if (a.v.group_tokens != 0) return "groups of tokens are of K alone";

@@ -55,7 +55,7 @@ __device__ void load_tile(const DeviceKv& kv, const std::byte* tile, const std::
     for (int i = static_cast<int>(threadIdx.x); i < page_tokens * chunks; i += static_cast<int>(blockDim.x)) {
         const int row = i / chunks, column = i % chunks * chunk_dims;
         const int n = row < rows ? std::max(0, std::min(int{chunk_dims}, dims - column)) : 0;
-        std::uint16_t bits[chunk_dims], rest[chunk_dims];
+        std::uint16_t bits[chunk_dims], rest[chunk_dims] = {};
         if constexpr (as_stored) {
             const auto* from = reinterpret_cast<const std::uint16_t*>(tile);
             read_plain(

@@ -139,6 +139,7 @@ DeviceFault kv_store(DeviceStream stream, const DeviceKv& to, const DeviceSequen
             return fault;
         return launch(stream, "kv_close_groups", {dim3(tokens, heads), dim3(threads)}, shapes, kv_close_groups, to, s);
     }
+    if (to.group == 0) return unsupported(stream, "kv_store", "codes have groups of dims or of tokens", shapes);
     const Grid by_head{dim3(blocks_for(s.n_tokens * to.n_heads, warps)), dim3(threads),
                        warps * to.head_dim * (sizeof(float) + 1)};
     return launch(stream, "kv_store_codes", by_head, shapes, kv_store_codes, to, s, x, error);

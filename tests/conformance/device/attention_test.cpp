@@ -286,8 +286,25 @@ TEST_CASE("attention that no kernel is for is refused") {
         a.query_dim = a.output_dim = a.k.head_dim = a.v.head_dim = 64;
         DeviceSequences sequences;
         sequences.n_tokens = 1;
-        const DeviceFault fault = device.ops.attention_decode(device.stream, a, sequences, 1, nullptr);
-        CHECK(fault.kind == DeviceFault::Kind::unsupported);
-        CHECK(fault.message().find("attention_decode") != std::string::npos);
+        const auto refused = [&](const char* reason) {
+            const DeviceFault fault = device.ops.attention_decode(device.stream, a, sequences, 1, nullptr);
+            CHECK(fault.kind == DeviceFault::Kind::unsupported);
+            CHECK(fault.message().find(reason) != std::string::npos);
+            CHECK(fault.message().find("attention_decode") != std::string::npos);
+        };
+        refused("no multiple of KV heads");
+        a.n_heads = 4;
+        a.v.dtype = DType::bf16;
+        refused("of one type");
+        a.k.codes = KvCodes::i8;
+        refused("both codes");
+        a.v.codes = KvCodes::u8;
+        refused("groups of dims");
+        a.k.group = a.v.group_tokens = 64;
+        refused("of K alone");
+        a.v.group_tokens = 0;
+        a.v.group = 64;
+        a.query_dim = 2000;
+        refused("1 to 1024 dims");
     });
 }

@@ -244,7 +244,9 @@ struct DeviceOps {
     DeviceFault (*elapsed_ms)(DeviceEvent begin, DeviceEvent end, float* ms);  // both recorded and passed
 
     // Between the two, ops given to the stream (and to streams that wait for its events and are waited for) are
-    // recorded, not run. A graph outlives the stream; launching it runs them in the order of their dependences.
+    // recorded, not run. Launching the graph runs them in the order of their dependences. Ops ran once outside of a
+    // capture before, with the same shapes: kernels are loaded and chosen then. A graph must not be launched once its
+    // stream is destroyed, whose workspace it may use, nor beside another one of that stream.
     DeviceFault (*begin_capture)(DeviceStream stream);
     DeviceFault (*end_capture)(DeviceStream stream, DeviceGraph* graph);  // also after a fault: ends the capture
     DeviceFault (*launch_graph)(DeviceGraph graph, DeviceStream stream);

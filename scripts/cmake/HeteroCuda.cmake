@@ -3,11 +3,11 @@
 # emulated.
 set(HETERO_CUDA_KERNELS OFF)
 if(HETERO_CUDA STREQUAL "AUTO")
-  find_package(CUDAToolkit QUIET)
+  find_package(CUDAToolkit 12.0 QUIET)  # C++20, and graphs as this one makes them
   set(HETERO_CUDA ${CUDAToolkit_FOUND})
   set(insists FALSE)
 elseif(HETERO_CUDA)
-  find_package(CUDAToolkit REQUIRED)
+  find_package(CUDAToolkit 12.0 REQUIRED)
   set(insists TRUE)
 endif()
 if(NOT HETERO_CUDA OR HETERO_SANITIZE)

@@ -69,7 +69,7 @@ TEST_CASE("graphs, ops one by one, chunks and layers give the same bits") {
     }
 }
 
-TEST_CASE("a decode step is launched as a graph from its third time on") {
+TEST_CASE("a decode step is launched as a graph from its second time on") {
     const auto model = tiny_model();
     for (const Exec exec : {Exec::graph, Exec::eager}) {
         const auto session = session_of(model, {.exec = exec});

@@ -20,10 +20,16 @@ struct Scratch {
     float slots[threads * chunk_dims];
 };
 
+// Blocks that a multiprocessor has registers for, as many as need no stack: what is read at a time hides the memory's
+// latency.
+template <Stored K, int Heads>
+inline constexpr int least_blocks = (Heads == 8 ? 3 : 4) - (K == Stored::codes && Heads >= 4 ? 1 : 0);
+
 // grid: [token][KV head, block of its query heads][span]
 template <Stored K, Stored V, int Heads>
-__global__ void __launch_bounds__(threads) attention_spans(DeviceAttention a, DeviceKv values, DeviceSequences s,
-                                                           int first_token, int head_blocks, float* parts) {
+__global__ void __launch_bounds__(threads, least_blocks<K, Heads>)
+    attention_spans(DeviceAttention a, DeviceKv values, DeviceSequences s, int first_token, int head_blocks,
+                    float* parts) {
     const int token = first_token + static_cast<int>(blockIdx.x), tid = static_cast<int>(threadIdx.x);
     const int kv_head = static_cast<int>(blockIdx.y) / head_blocks, group = static_cast<int>(a.n_heads / a.k.n_heads);
     const int in_group = static_cast<int>(blockIdx.y) % head_blocks * Heads,

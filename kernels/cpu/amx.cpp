@@ -68,9 +68,10 @@ HETERO_INLINE void multiply_block(const Byte* panel, const Byte* tokens, std::si
     }
 }
 
+// `next`: null, or packed weights that are unpacked next, which memory is asked for meanwhile.
 template <class P>
 void multiply_tile(const Byte* panel, std::size_t blocks, const Byte* tokens, const Group& group, bool add_to_y,
-                   float* y, std::size_t y_stride) {
+                   float* y, std::size_t y_stride, const Byte* next) {
     alignas(64) std::int32_t dots[kSlots][kTileTokens * packed_rows];
     alignas(64) float low[kTileTokens][packed_rows];
     const auto multiply = [&](auto slot, std::size_t b) __attribute__((always_inline)) {
@@ -97,6 +98,10 @@ void multiply_tile(const Byte* panel, std::size_t blocks, const Byte* tokens, co
     for (int t = 0; t < 16; ++t) sum[t] = _mm512_setzero_ps();
     const auto add = [&](auto slot, std::size_t b) __attribute__((always_inline)) {
         if (b >= blocks) return;
+        if (next != nullptr) {
+            for (std::size_t i = 0; i < P::kBlockBytes; i += 64)
+                __builtin_prefetch(next + b * P::kBlockBytes + i, 0, 2);
+        }
         const __m512 scale = _mm512_load_ps(panel + b * kPanelBlock + 512);
         const Factors factors(tokens + b * kTokenBlock, kTileTokens);
 #pragma GCC unroll 16
@@ -136,12 +141,14 @@ void gemm_tiles(const Byte* packed, std::size_t row_begin, std::size_t row_end, 
         memory_fence_for_tiles();
         const std::size_t from = first * packed_rows < row_begin ? row_begin : first * packed_rows;
         const std::size_t to = end * packed_rows < row_end ? end * packed_rows : row_end;
+        // Where each panel is used once, the wait for its weights would be as long as the products.
+        const Byte* next = at_once == 1 && end <= last_group ? packed + end * blocks * P::kBlockBytes : nullptr;
         for (std::size_t t = 0; t < in_tiles; t += kTileTokens)
             for_groups(
                 from, to, [&](const Group& group) __attribute__((always_inline)) {
                     multiply_tile<P>(panels + (group.index - first) * panel_bytes, blocks,
                                      activations + t * blocks * activation_block_bytes, group, add,
-                                     y + t * y_stride + group.index * packed_rows, y_stride);
+                                     y + t * y_stride + group.index * packed_rows, y_stride, t == 0 ? next : nullptr);
                 });
     }
 }

@@ -4,7 +4,8 @@
 // https://arxiv.org/abs/2205.14135), for tiles of 16 rows, a row being a query of one head. Scores are computed
 // transposed, [key][row], so that a lane is a row: maxima and sums need no step across lanes, and the weights leave in
 // the order in which the next product wants them. Q and K are sums of two bf16 (f16 is exactly that), the product of
-// the two small parts being left out; weights and V are one.
+// the two small parts being left out; weights and V are one. Codes are widened to f32 page by page first, once for all
+// rows that are in work.
 #include "kernels/api/tiles.h"
 #include "kernels/cpu/backends.h"
 #define HETERO_ISA amx
@@ -95,17 +96,19 @@ HETERO_INLINE void visit_reader(DType type, bool whole, Visit visit) {
 
 // Where things lie in the scratch of a thread.
 struct Plan {
-    std::size_t k_steps, v_tiles;                            // 32 columns of K, 16 of V
-    std::size_t k_low, v, scores, weights, rows, row_bytes;  // bytes; of a row tile: Q, Q's low part, output, state
-    std::size_t q_low, out, state;                           // within a row tile
-    std::size_t row_tiles;                                   // that fit
+    std::size_t k_steps, v_tiles;                 // 32 columns of K, 16 of V
+    std::size_t k_low, v, scores, weights, wide;  // bytes; wide: a page of codes as f32
+    std::size_t rows, row_bytes;                  // of a row tile: Q, Q's low part, output, state
+    std::size_t q_low, out, state;                // within a row tile
+    std::size_t row_tiles;                        // that fit
 
-    Plan(std::size_t dim_k, std::size_t dim_v) : k_steps((dim_k + 31) / 32), v_tiles((dim_v + 15) / 16) {
+    Plan(std::size_t dim_k, std::size_t dim_v, bool coded) : k_steps((dim_k + 31) / 32), v_tiles((dim_v + 15) / 16) {
         k_low = kKeyTiles * k_steps * kTile;
         v = 2 * k_low;
         scores = v + 2 * v_tiles * kTile;
         weights = scores + 2 * kKeyTiles * kTile;
-        rows = weights + 2 * 2 * kTile;
+        wide = weights + 2 * 2 * kTile;
+        rows = wide + (coded ? kPage * sizeof(float) * (dim_k > dim_v ? dim_k : dim_v) : 0);
         q_low = k_steps * kTile;
         out = 2 * q_low;
         state = out + v_tiles * kTile;
@@ -115,6 +118,8 @@ struct Plan {
     }
 };
 
+bool is_float(const KvView& view) { return view.codes == KvCodes::floats; }
+
 // A tile of rows in work, beside its Q and its output, [dim][row], not yet divided.
 struct State {
     __m512 max, sum;     // of scores in units of a factor of 2
@@ -122,6 +127,11 @@ struct State {
 };
 
 // ---- a page of K and V as tiles
+
+struct Page {
+    KvView view;
+    std::size_t index;
+};
 
 template <class Reader>
 void load_keys(const KvView& k, std::size_t page, std::size_t keys, std::size_t dims, const Plan& plan, Byte* scratch) {
@@ -423,15 +433,24 @@ void attend(const AttentionArgs& a, std::size_t first_row, std::size_t n, const 
         *state_of(tile) = {_mm512_set1_ps(-__builtin_inff()), _mm512_setzero_ps(), _mm512_load_si512(begin),
                            _mm512_load_si512(end)};
     }
-    const bool k_has_low = a.k.dtype != DType::bf16;
+    const bool k_has_low = !is_float(a.k) || a.k.dtype != DType::bf16;
+    const auto* const wide = reinterpret_cast<const std::byte*>(scratch + plan.wide);
     const float factor = a.softcap > 0 ? kLog2E : a.scale * kLog2E;
     const std::size_t end_page = (end_of(n - 1) + kPage - 1) / kPage;
     for (std::size_t page = begin_of(0) / kPage; page < end_page; ++page) {
         const std::size_t from = page * kPage, to = from + kPage, keys = smaller(kPage, a.kv_tokens - from);
-        visit_reader(a.k.dtype, keys == kPage && a.head_dim_k % 32 == 0,
-                     [&](auto reader) { load_keys<decltype(reader)>(a.k, page, keys, a.head_dim_k, plan, scratch); });
-        visit_reader(a.v.dtype, keys == kPage && a.head_dim_v % 16 == 0, [&](auto reader) {
-            load_values<decltype(reader)>(a.v, page, keys, a.head_dim_v, plan, scratch + plan.v);
+        const auto in_floats = [&](const KvView& view, std::size_t dims) {
+            if (is_float(view)) return Page{view, page};
+            avx512::widen_page(view, page, keys, dims, reinterpret_cast<float*>(scratch + plan.wide));
+            return Page{{DType::f32, &wide, 0, dims}, 0};
+        };
+        const Page k = in_floats(a.k, a.head_dim_k);
+        visit_reader(k.view.dtype, keys == kPage && a.head_dim_k % 32 == 0, [&](auto reader) {
+            load_keys<decltype(reader)>(k.view, k.index, keys, a.head_dim_k, plan, scratch);
+        });
+        const Page v = in_floats(a.v, a.head_dim_v);
+        visit_reader(v.view.dtype, keys == kPage && a.head_dim_v % 16 == 0, [&](auto reader) {
+            load_values<decltype(reader)>(v.view, v.index, keys, a.head_dim_v, plan, scratch + plan.v);
         });
         // Rows see more the later they come, and lose sight of the first keys: those of tiles [first, last) see some.
         std::size_t first_tile = 0, last_tile = tiles;
@@ -473,17 +492,17 @@ void attend(const AttentionArgs& a, std::size_t first_row, std::size_t n, const 
                      tile_at(tile) + plan.out);
 }
 
-bool is_float(const KvView& view) { return view.codes == KvCodes::floats; }
-
 }  // namespace
 
 void tile_attention(const AttentionArgs& a) {
-    const Plan plan(a.head_dim_k, a.head_dim_v);
+    const bool coded = !is_float(a.k) || !is_float(a.v);
+    const Plan plan(a.head_dim_k, a.head_dim_v, coded);
     constexpr std::size_t kMaxKeys = std::size_t{1} << 30;  // places are 32-bit lanes
     const std::size_t n_rows = a.n_queries * a.n_heads;
     const bool fits = plan.row_tiles > 0 && a.kv_tokens < kMaxKeys && a.first_position + a.n_queries < kMaxKeys;
     auto* scratch = fits ? reinterpret_cast<Byte*>(thread_scratch()) : nullptr;
-    if (scratch == nullptr || !(a.scale > 0) || !is_float(a.k) || !is_float(a.v) || a.head_dim_v == 0)
+    if (scratch == nullptr || !(a.scale > 0) || !avx512::can_widen(a.k, a.head_dim_k) ||
+        !avx512::can_widen(a.v, a.head_dim_v) || a.head_dim_v == 0)
         return avx512::kOps.attention(a);
     const WholeTiles tiles;
     for (std::size_t row = 0; row < n_rows; row += plan.row_tiles * kRows)

@@ -5,3 +5,12 @@
 #include "kernels/cpu/dot_avx512.h"
 //
 #include "kernels/cpu/generic.h"
+
+namespace hetero::kernels::avx512 {
+
+bool can_widen(const KvView& view, std::size_t dims) { return can_convert(view, dims); }
+void widen_page(const KvView& view, std::size_t page, std::size_t rows, std::size_t dims, float* out) {
+    convert_tile(view, page, rows, dims, out);
+}
+
+}  // namespace hetero::kernels::avx512

@@ -22,6 +22,9 @@ bool supported();
 }  // namespace avx2_vnni
 namespace avx512 {
 extern const Ops kOps;
+// Codes of a page's first rows to f32 [rows][dims], for those that can be.
+bool can_widen(const KvView& view, std::size_t dims);
+void widen_page(const KvView& view, std::size_t page, std::size_t rows, std::size_t dims, float* out);
 bool supported();
 }  // namespace avx512
 namespace avx512_vnni {

@@ -113,6 +113,10 @@ HETERO_INLINE void quantize_row(const Byte* p, std::size_t n, const Scales& one,
 
 // No code of a group is further from its value than this: half a scale, and what f32 rounds on the way. A scale of 0
 // has codes of 0, whatever the values.
+HETERO_INLINE F32x16 largest_errors(F32x16 scale, F32x16 zero_point) {
+    const F32x16 most = scale * splat(0.5F) + (scale * splat(256) + abs(zero_point)) * splat(0x1p-21F);
+    return where_less(scale, splat(1.4e-45F), splat(__builtin_huge_valf()), most);
+}
 HETERO_INLINE float largest_error(float scale, float zero_point) {
     if (scale == 0) return __builtin_huge_valf();
     return scale * 0.5F + (scale * 256 + __builtin_fabsf(zero_point)) * 0x1p-21F;
@@ -124,10 +128,13 @@ template <class T, bool Signed, bool Zero, bool Short, class Beside>
 HETERO_INLINE void quantize_batch(const KvValues& x, std::size_t first, std::size_t rows, const float* scale,
                                   const float* zero_point, std::uint8_t* q, std::size_t q_stride, float& worst,
                                   Beside beside) {
-    float reciprocal[kBatch];
+    float reciprocal[kBatch], bound[kBatch];
     for (std::size_t r = 0; r < rows; r += kLanes) {
         const std::size_t n = rows - r < kLanes ? rows - r : kLanes;
-        store(reciprocal + r, reciprocal_of(n < kLanes ? load(scale + r, n) : load(scale + r)));
+        const auto some = [&](const float* from) { return n < kLanes ? load(from + r, n) : load(from + r); };
+        const F32x16 scales = some(scale);
+        store(reciprocal + r, reciprocal_of(scales));
+        store(bound + r, largest_errors(scales, Zero ? some(zero_point) : zero()));
     }
     for (std::size_t r = 0; r < rows; ++r, q += q_stride) {
         const Byte* p = row_of<T>(x, first + r);
@@ -135,7 +142,7 @@ HETERO_INLINE void quantize_batch(const KvValues& x, std::size_t first, std::siz
         const float z = Zero ? zero_point[r] : 0;
         const Scales one{splat(scale[r]), splat(reciprocal[r]), splat(z)};
         const bool divide = !Short && needs_division(scale[r]);
-        if (__builtin_expect(largest_error(scale[r], z) > worst, 0)) {
+        if (__builtin_expect(bound[r] > worst, 0)) {
             F32x16 found = zero();
             quantize_row<T, Signed, true, Short>(p, x.n, one, divide, q, found);
             raise(&worst, found);
@@ -173,8 +180,10 @@ void quantize_rows_as(const KvValues& x, const float* scale, const float* zero_p
 // fetched, so that memory is read all the time.
 template <class T, bool Zero>
 bool encode_rows_as(const KvValues& x, int levels, std::uint16_t* scale, std::uint16_t* zero_point, std::uint8_t* q,
-                    std::size_t q_stride, float* error) {
-    constexpr std::size_t batch = kBatch;
+                    std::size_t q_stride, float* error, bool streaming) {
+    constexpr std::size_t batch = kBatch, step = 16;  // rows between two batches of lines that leave
+    streaming = streaming && q_stride == x.n && step * x.n <= Outgoing::kRoom;
+    Outgoing out(q);
     const std::size_t row_bytes = x.n * T::kBytes, ahead = batch * x.stride * T::kBytes;
     alignas(64) float low[kBatch] = {}, high[kBatch] = {}, scales[kBatch], zeros[kBatch];
     std::uint16_t scale_bits[kBatch], zero_bits[kBatch];
@@ -194,11 +203,18 @@ bool encode_rows_as(const KvValues& x, int levels, std::uint16_t* scale, std::ui
         if (!batch_scales<Zero>(low, high, rows, levels, scale_bits, scales, zero_bits, zeros)) return false;
         std::memcpy(scale + first, scale_bits, rows * sizeof scale_bits[0]);
         if (Zero) std::memcpy(zero_point + first, zero_bits, rows * sizeof zero_bits[0]);
-        quantize_batch<T, !Zero, Zero, !Zero && T::kBytes == 2>(x, first, rows, scales, zeros, q, q_stride, worst,
-                                                                [&](std::size_t r) {
-                                                                    if (r < next) look(first + batch + r, r);
-                                                                });
+        for (std::size_t at = 0; at < rows; at += step) {
+            const std::size_t some = rows - at < step ? rows - at : step;
+            std::uint8_t* to = streaming ? out.place() : q + at * q_stride;
+            quantize_batch<T, !Zero, Zero, !Zero && T::kBytes == 2>(x, first + at, some, scales + at, zeros + at, to,
+                                                                    q_stride, worst, [&](std::size_t r) {
+                                                                        if (at + r < next)
+                                                                            look(first + batch + at + r, at + r);
+                                                                    });
+            if (streaming) out.add(some * q_stride);
+        }
     }
+    if (streaming) out.end();
     if (error != nullptr) *error = worst;
     return true;
 }
@@ -359,12 +375,13 @@ void quantize_rows(const KvValues& x, const float* scale, const float* zero_poin
 }
 
 bool encode_rows(const KvValues& x, int levels, std::uint16_t* scale, std::uint16_t* zero_point, std::uint8_t* q,
-                 std::size_t q_stride, float* error) {
-    if (x.n == 0) return ref::encode_rows(x, levels, scale, zero_point, q, q_stride, error);
+                 std::size_t q_stride, float* error, bool streaming) {
+    if (x.n == 0) return ref::encode_rows(x, levels, scale, zero_point, q, q_stride, error, streaming);
     return with_type(x.type, [&](auto type) {
         using T = decltype(type);
-        return zero_point == nullptr ? encode_rows_as<T, false>(x, levels, scale, zero_point, q, q_stride, error)
-                                     : encode_rows_as<T, true>(x, levels, scale, zero_point, q, q_stride, error);
+        return zero_point == nullptr
+                   ? encode_rows_as<T, false>(x, levels, scale, zero_point, q, q_stride, error, streaming)
+                   : encode_rows_as<T, true>(x, levels, scale, zero_point, q, q_stride, error, streaming);
     });
 }
 

@@ -298,7 +298,7 @@ bool encode_rotated(const KvValues& x, int levels, std::uint16_t* scale, std::ui
         const KvValues one{x.type, data, 1, x.n, x.n};
         rotate_rows(one, values);
         std::uint16_t* zero_of = zero_point == nullptr ? nullptr : zero_point + row;
-        if (!encode_rows({DType::f32, values, 1, x.n, x.n}, levels, scale + row, zero_of, q, q_stride, nullptr))
+        if (!encode_rows({DType::f32, values, 1, x.n, x.n}, levels, scale + row, zero_of, q, q_stride, nullptr, false))
             return false;
         if (error == nullptr) continue;
         float s = 0, z = 0;

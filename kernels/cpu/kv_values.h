@@ -76,6 +76,40 @@ HETERO_INLINE void prefetch_some(const Byte* p, std::size_t bytes, std::size_t a
     for (std::size_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i + ahead, 0, 2);
 }
 
+// Bytes on their way past the caches: gathered until they fill lines of memory, which are written as a whole.
+class Outgoing {
+public:
+    static constexpr std::size_t kRoom = 8192;
+
+    explicit HETERO_INLINE Outgoing(void* to)
+        : to_(static_cast<Byte*>(to)), foreign_(reinterpret_cast<std::uintptr_t>(to) % kLine), used_(foreign_) {}
+    // Where up to kRoom bytes go; then add() what came.
+    HETERO_INLINE Byte* place() { return lines_ + used_; }
+    HETERO_INLINE void add(std::size_t bytes) {
+        used_ += bytes;
+        std::size_t at = 0;
+        if (foreign_ != 0 && used_ >= kLine) {
+            std::memcpy(to_, lines_ + foreign_, kLine - foreign_);
+            to_ += kLine - foreign_;
+            foreign_ = 0;
+            at = kLine;
+        }
+        for (; at + kLine <= used_; at += kLine, to_ += kLine) stream_line(to_, lines_ + at);
+        used_ -= at;
+        if (at != 0) std::memcpy(lines_, lines_ + at, used_);
+    }
+    HETERO_INLINE void end() {
+        std::memcpy(to_, lines_ + foreign_, used_ - foreign_);
+        stream_end();
+    }
+
+private:
+    static constexpr std::size_t kLine = 64;
+    alignas(kLine) Byte lines_[kRoom + 2 * kLine];
+    Byte* to_;
+    std::size_t foreign_, used_;  // the first bytes of the first line, which are not ours; all that are taken
+};
+
 // f with the type that a block has, AsF16{} for one.
 template <class F>
 HETERO_INLINE auto with_type(DType type, F f) {

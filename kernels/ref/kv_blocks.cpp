@@ -110,7 +110,7 @@ bool group_scales(const float* min, const float* max, std::size_t n, int levels,
 }
 
 bool encode_rows(const KvValues& x, int levels, std::uint16_t* scale, std::uint16_t* zero, std::uint8_t* q,
-                 std::size_t q_stride, float* error) {
+                 std::size_t q_stride, float* error, bool /*streaming*/) {
     for (std::size_t row = 0; row < x.rows; ++row, q += q_stride) {
         const KvValues one = row_of(x, row);
         float min = 0, max = 0;
@@ -171,7 +171,8 @@ bool encode_rotated(const KvValues& x, int levels, std::uint16_t* scale, std::ui
         const KvValues one = row_of(x, row);
         rotate_rows(one, values.data());
         std::uint16_t* zero_of = zero != nullptr ? zero + row : nullptr;
-        if (!encode_rows({DType::f32, values.data(), 1, x.n, x.n}, levels, scale + row, zero_of, q, q_stride, nullptr))
+        if (!encode_rows({DType::f32, values.data(), 1, x.n, x.n}, levels, scale + row, zero_of, q, q_stride, nullptr,
+                         false))
             return false;
         rotated_row(q, zero == nullptr, f16_to_f32(scale[row]), zero != nullptr ? f16_to_f32(*zero_of) : 0, x.n,
                     values.data());

@@ -221,18 +221,37 @@ void KvCache::save(std::size_t layer, PartId part, std::uint64_t first, std::uin
 
 Status KvCache::load(std::size_t layer, PartId part, std::uint64_t first, std::uint64_t end,
                      std::span<const std::byte> in, std::uint32_t in_heads, std::uint32_t in_first) {
+    const std::size_t bytes = row_bytes(layer, part), token_bytes = in_heads * bytes,
+                      stride = kernels::dtype_bytes(dtype(), pool_->token_stride(layer, part));
+    const std::uint32_t dim = head_dim(layer, part);
+    std::uint64_t token = first;
+    while (token < end) {  // a page at a time: looked at, then copied while it is in the cache
+        const std::uint64_t stop = std::min(end, (token / KvPool::page_tokens + 1) * KvPool::page_tokens);
+        const std::byte* const source = in.data() + (token - first) * token_bytes + in_first * bytes;
+        const std::size_t seen = (stop - token - 1) * in_heads + heads(layer);  // heads, those of others between
+        if (!all_finite(dtype(), source, seen * dim))
+            HETERO_CHECK(refuse_not_finite(layer, part, token, stop, source, token_bytes));
+        for (std::uint32_t head = 0; head < heads(layer); ++head) {
+            std::byte* target = row(layer, part, head, token);
+            const std::byte* from = source + head * bytes;
+            for (std::uint64_t i = token; i < stop; ++i, from += token_bytes, target += stride)
+                std::memcpy(target, from, bytes);
+        }
+        token = stop;
+    }
+    return {};
+}
+
+Status KvCache::refuse_not_finite(std::size_t layer, PartId part, std::uint64_t first, std::uint64_t end,
+                                  const std::byte* in, std::size_t token_bytes) const {
     const std::size_t bytes = row_bytes(layer, part);
     const std::uint32_t dim = head_dim(layer, part);
-    for (std::uint64_t token = first; token < end; ++token) {
-        const std::byte* source = in.data() + ((token - first) * in_heads + in_first) * bytes;
-        const bool finite = all_finite(dtype(), source, std::size_t{heads(layer)} * dim);
-        for (std::uint32_t head = 0; head < heads(layer); ++head, source += bytes) {
-            if (!finite && !all_finite(dtype(), source, dim)) {
-                std::vector<float> values(dim);
-                kernels::ops().dequantize(dtype(), source, values.data(), dim);
-                return not_finite(layer, part, token, head, values.data());
-            }
-            std::memcpy(row(layer, part, head, token), source, bytes);
+    for (std::uint64_t token = first; token < end; ++token, in += token_bytes) {
+        for (std::uint32_t head = 0; head < heads(layer); ++head) {
+            if (all_finite(dtype(), in + head * bytes, dim)) continue;
+            std::vector<float> values(dim);
+            kernels::ops().dequantize(dtype(), in + head * bytes, values.data(), dim);
+            return not_finite(layer, part, token, head, values.data());
         }
     }
     return {};

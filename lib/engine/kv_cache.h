@@ -97,6 +97,9 @@ private:
                        std::span<std::byte> scale, std::span<std::byte> zero) const;
     Status close_group(std::size_t layer);
     void reopen(std::size_t layer, std::uint64_t n_tokens) noexcept;
+    // Names the first value of these heads that is not finite; fine where there is none. in: as load() has it.
+    [[nodiscard]] Status refuse_not_finite(std::size_t layer, kv::PartId part, std::uint64_t first, std::uint64_t end,
+                                           const std::byte* in, std::size_t token_bytes) const;
     [[nodiscard]] tl::unexpected<Error> not_finite(std::size_t layer, kv::PartId part, std::uint64_t token,
                                                    std::uint32_t head, const float* values) const;
 

@@ -1,5 +1,6 @@
 #include "engine/kv_pool.h"
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <new>
@@ -12,6 +13,8 @@ using kernels::DType;
 using kv::PartId;
 
 constexpr std::size_t alignment = 64;  // of tiles: a cache line
+// Short enough that a few tokens cost little, while a layer of a run is a small part of it.
+constexpr std::size_t run_bytes = std::size_t{16} << 20;
 
 std::size_t round_up(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
 
@@ -104,9 +107,11 @@ Result<std::shared_ptr<KvPool>> KvPool::create(std::span<const model::KvLayout> 
             pool->formats_.push_back(std::move(k));
             pool->formats_.push_back(std::move(v));
         }
+        bool alike = true;
         for (std::size_t i = 0; i < layers.size(); ++i) {
             pool->layers_[i].n_kv_heads = kept_heads(layers, heads, i);
             if (!heads.empty()) pool->first_heads_[i] = static_cast<std::uint32_t>(heads[i].begin);
+            const std::size_t begin = pool->page_bytes_;
             const auto place = [&](PartId part) {
                 const std::size_t offset = pool->page_bytes_;
                 pool->page_bytes_ += tile_bytes(layers[i], storage, part) * pool->layers_[i].n_kv_heads;
@@ -116,15 +121,36 @@ Result<std::shared_ptr<KvPool>> KvPool::create(std::span<const model::KvLayout> 
             pool->v_offset_.push_back(latent(layers[i]) ? pool->k_offset_.back() +
                                                               kernels::dtype_bytes(storage.dtype, layers[i].head_dim_k)
                                                         : place(PartId::v));
+            if (i == 0) pool->layer_bytes_ = pool->page_bytes_;
+            alike = alike && pool->page_bytes_ - begin == pool->layer_bytes_;
+        }
+        std::uint64_t reserved = bytes;
+        if (alike && bytes != 0 && memory == nullptr) {
+            const std::uint64_t most = std::max<std::uint64_t>(1, run_bytes / pool->page_bytes_),
+                                runs = (pages + most - 1) / most, in_run = (pages + runs - 1) / runs;
+            std::uint64_t whole = 0;
+            if (!__builtin_mul_overflow(pool->page_bytes_, in_run * runs, &whole)) {
+                reserved = whole;
+                pool->interleave(in_run);
+            }
         }
         pool->users_.resize(pages);
         pool->free_.resize(pages);
         std::iota(pool->free_.rbegin(), pool->free_.rend(), Page{0});
-        pool->memory_ = memory != nullptr ? std::move(memory) : std::shared_ptr<std::byte>(take_bytes(bytes));
+        pool->memory_ = memory != nullptr ? std::move(memory) : std::shared_ptr<std::byte>(take_bytes(reserved));
+        pool->memory_bytes_ = reserved;
         if (pool->memory_ == nullptr) return out_of_memory();
         return pool;
     } catch (const std::bad_alloc&) {
         return out_of_memory();
+    }
+}
+
+void KvPool::interleave(std::size_t run_pages) {
+    run_pages_ = run_pages;
+    for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
+        k_offset_[layer] += layer * (run_pages - 1) * layer_bytes_;
+        v_offset_[layer] += layer * (run_pages - 1) * layer_bytes_;
     }
 }
 
@@ -162,7 +188,9 @@ Result<KvPool::Page> KvPool::take() {
 
 Status KvPool::copy(Page from, Page to) const {
     if (copy_) return copy_(from, to);
-    std::memcpy(memory(to), memory(from), page_bytes_);
+    const std::size_t piece = page_stride();
+    for (std::size_t at = 0; at < page_bytes_; at += piece)
+        std::memcpy(memory(to) + at * run_pages_, memory(from) + at * run_pages_, piece);
     return {};
 }
 

@@ -2,7 +2,8 @@
 // PagedAttention, https://arxiv.org/abs/2309.06180). A page holds its tokens of all layers: [layer][K, V][kv_head]
 // tiles, each [token of the page][head_dim] in the resident type and at a multiple of 64 bytes. K is stored after RoPE,
 // half-split. A layer with latents has one tile, [token][latent | RoPE key], so that one row is what a query is
-// multiplied with.
+// multiplied with. Pages lie interleaved in runs of some: [run][layer][page of the run], so that what is imported or
+// computed layer by layer touches fresh memory bit by bit.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -59,8 +60,8 @@ public:
     [[nodiscard]] std::uint32_t heads(std::size_t layer) const noexcept { return layers_[layer].n_kv_heads; }
     [[nodiscard]] std::uint32_t first_head(std::size_t layer) const noexcept { return first_heads_[layer]; }
     [[nodiscard]] std::uint32_t head_dim(std::size_t layer, kv::PartId part) const noexcept;
-    // Where in a page the tile of a head begins, and elements from one token of it to the next. Of a latent layer the
-    // two parts lie side by side in one row.
+    // Where from memory() of a page the tile of a head begins, and elements from one token of it to the next. Of a
+    // latent layer the two parts lie side by side in one row.
     [[nodiscard]] std::size_t tile_offset(std::size_t layer, kv::PartId part, std::uint32_t head) const noexcept;
     [[nodiscard]] std::size_t token_stride(std::size_t layer, kv::PartId part) const noexcept;
     // The tiles of all heads that are kept, which are adjacent.
@@ -79,7 +80,13 @@ public:
     void share(Page page) noexcept { ++users_[page]; }
     void drop(Page page) noexcept;  // one user less; without users it is free
     [[nodiscard]] bool is_shared(Page page) const noexcept { return users_[page] > 1; }
-    [[nodiscard]] std::byte* memory(Page page) const noexcept { return memory_.get() + page * page_bytes_; }
+    // Of its first tile; the others are tile_offset() from there.
+    [[nodiscard]] std::byte* memory(Page page) const noexcept {
+        return memory_.get() + page / run_pages_ * (run_pages_ * page_bytes_) + page % run_pages_ * layer_bytes_;
+    }
+    // From one page to the next one, where that is memory() of it; and all pages, from memory(0) on.
+    [[nodiscard]] std::size_t page_stride() const noexcept { return run_pages_ == 1 ? page_bytes_ : layer_bytes_; }
+    [[nodiscard]] std::size_t memory_bytes() const noexcept { return memory_bytes_; }
 
     // What a page holds, to another page. Where a device has the pages, by its function: here is a copy at best.
     using CopyFn = std::function<Status(Page from, Page to)>;
@@ -89,15 +96,18 @@ public:
 
 private:
     KvPool() = default;
+    void interleave(std::size_t run_pages);
 
     std::vector<model::KvLayout> layers_;           // n_kv_heads: those that are kept
     std::vector<std::uint32_t> first_heads_;        // [layer], of the model's
-    std::vector<std::size_t> k_offset_, v_offset_;  // [layer], bytes into a page
+    std::vector<std::size_t> k_offset_, v_offset_;  // [layer], bytes from memory(page)
     std::vector<PartFormat> formats_;               // [layer][K, V]; empty: floats
     std::vector<std::size_t> tail_offsets_;         // [layer]
     std::size_t tail_size_ = 0;
     std::size_t page_bytes_ = 0;
-    std::shared_ptr<std::byte> memory_;  // [page][page_bytes_]
+    std::size_t run_pages_ = 1, layer_bytes_ = 0;  // layers of unlike sizes have runs of one page
+    std::size_t memory_bytes_ = 0;
+    std::shared_ptr<std::byte> memory_;  // [run][layer][page of the run][layer_bytes_]
     std::vector<std::uint32_t> users_;   // [page]
     std::vector<Page> free_;             // the last is taken next
     CopyFn copy_;                        // empty: the truth is in memory_

@@ -203,7 +203,8 @@ private:
         EncodedSpans spans{to_at.values(std::span(to.values.bytes)), to_at.scale(std::span(to.scale.bytes)),
                            to_at.zero(std::span(to.zero.bytes))};
         const std::span<std::byte> values = spans.values;
-        if (to.values.bytes.size() >= streaming_bytes) {
+        spans.streaming = to.values.bytes.size() >= streaming_bytes;
+        if (spans.streaming && !out.streams(to.scheme.params)) {
             worker.staged.resize(values.size());
             spans.values = worker.staged;
         }

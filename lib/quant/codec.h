@@ -50,6 +50,7 @@ struct Encoded {
 };
 struct EncodedSpans {
     std::span<std::byte> values, scale, zero;
+    bool streaming = false;  // values will not be read soon: they may be stored past the caches (Codec::streams)
 };
 struct EncodedBytes {
     std::size_t values = 0, scale = 0, zero = 0;
@@ -87,6 +88,8 @@ public:
     }
     // Ranges of tokens may be encoded apart where they start at multiples of this; 0: only all tokens at once.
     [[nodiscard]] virtual std::uint64_t token_step(const Params&) const noexcept { return 1; }
+    // True: encode_from() follows EncodedSpans::streaming.
+    [[nodiscard]] virtual bool streams(const Params&) const noexcept { return false; }
     // What encode() yields. shape.elements() * 4 must fit 64 bits.
     [[nodiscard]] virtual EncodedBytes bytes(const Params& params, const Shape& shape) const noexcept = 0;
     // NaN, infinity, and values or scales beyond the type are bad_input, naming "token T, head H, dim D" and the value;

@@ -18,6 +18,10 @@ public:
     [[nodiscard]] std::array<std::uint64_t, 3> scale_shape(const Params& params,
                                                            const Shape& shape) const noexcept override;
     [[nodiscard]] std::uint64_t token_step(const Params& params) const noexcept override;
+    [[nodiscard]] bool streams(const Params& params) const noexcept override {
+        return bits() == 8 && levels(params) != 0 && params.axis == Axis::token && !params.hadamard &&
+               params.scale_dtype == DType::f16;
+    }
     [[nodiscard]] EncodedBytes bytes(const Params& params, const Shape& shape) const noexcept override;
     Status encode_into(const Params& params, const Shape& shape, std::span<const float> values,
                        const EncodedSpans& out) const override;

@@ -154,7 +154,7 @@ private:
             if (!(whole
                       ? ops_.encode_rotated(source(row, rows), levels, scale_bits_.data(), zero_bits, q, length, error_)
                       : ops_.encode_rows(split(block(row, rows), length), levels, scale_bits_.data(), zero_bits, q,
-                                         length, fused_error()))) {
+                                         length, fused_error(), out_.streaming && plain))) {
                 return false;
             }
             std::memcpy(out_.scale.data() + row * per_row * 2, scale_bits_.data(), n * 2);

@@ -48,7 +48,7 @@ Result<std::unique_ptr<DevicePages>> DevicePages::create(const Device& device, K
         HETERO_TRY(slot, take_device(ops, device.index, pool.pages() * made->slot_bytes_));
     }
     // Copies of pageable memory are staged by the driver: slower, and as right. Pages of a file are to be let go.
-    made->registered_ = !tiers.any(Tier::file) && !ops.register_host(pool.memory(0), pool.pages() * pool.page_bytes());
+    made->registered_ = !tiers.any(Tier::file) && !ops.register_host(pool.memory(0), pool.memory_bytes());
     return made;
 }
 
@@ -93,13 +93,17 @@ Status DevicePages::move(kernels::DeviceStream stream, std::size_t layer, PageLi
         const std::size_t stride = stride_of(place);
         for (std::size_t begin = 0; begin < pages.size();) {
             std::size_t end = begin + 1;  // neighbours go together
-            while (end < pages.size() && pages[end] == pages[end - 1] + 1) ++end;
+            const auto together = [&](KvPool::Page page, KvPool::Page next) {
+                return next == page + 1 && pool_.memory(next) == pool_.memory(page) + pool_.page_stride();
+            };
+            while (end < pages.size() && together(pages[end - 1], pages[end])) ++end;
             std::byte* there = memory + pages[begin] * stride + place.offset;
             std::byte* here = pool_.memory(pages[begin]) + place.host_offset;
-            HETERO_CHECK(check(
-                way == Way::to_host
-                    ? device_.ops->copy_2d(stream, here, pool_.page_bytes(), there, stride, place.bytes, end - begin)
-                    : device_.ops->copy_2d(stream, there, stride, here, pool_.page_bytes(), place.bytes, end - begin)));
+            const std::size_t step = pool_.page_stride();
+            HETERO_CHECK(
+                check(way == Way::to_host
+                          ? device_.ops->copy_2d(stream, here, step, there, stride, place.bytes, end - begin)
+                          : device_.ops->copy_2d(stream, there, stride, here, step, place.bytes, end - begin)));
             begin = end;
         }
     }

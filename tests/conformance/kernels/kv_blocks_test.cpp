@@ -376,16 +376,29 @@ TEST_CASE("rows encoded in one: as extremes, scales and codes one after the othe
                             float error = 0;
                             REQUIRE(ops->encode_rows(x.values(), top, scales.data(),
                                                      asymmetric ? zeros.data() : nullptr, q.data(), n + 2,
-                                                     measured ? &error : nullptr));
+                                                     measured ? &error : nullptr, false));
                             CHECK(count_differing(q, want) == 0);
                             CHECK(count_differing(scales, want_scale) == 0);
                             CHECK(count_differing(zeros, want_zero) == 0);
                             if (measured) CHECK(same(error, want_error));
                         }
                         CHECK((q.intact() && scales.intact() && zeros.intact()));
+                        // Past the caches: rows without gaps, wherever lines of memory begin.
+                        for (const std::size_t offset : {0, 1, 16, 63}) {
+                            Guarded<std::uint8_t> lines(rows * n, offset);
+                            REQUIRE(ops->encode_rows(x.values(), top, scales.data(),
+                                                     asymmetric ? zeros.data() : nullptr, lines.data(), n, nullptr,
+                                                     true));
+                            std::size_t differing = 0;
+                            for (std::size_t r = 0; r < rows; ++r)
+                                differing += std::memcmp(lines.data() + r * n, want.data() + r * (n + 2), n) != 0;
+                            CHECK(differing == 0);
+                            CHECK(lines.intact());
+                        }
                         x.set((rows - 1) * x.stride + n - 1, INFINITY);
                         CHECK_FALSE(ops->encode_rows(x.values(), top, scales.data(),
-                                                     asymmetric ? zeros.data() : nullptr, q.data(), n + 2, nullptr));
+                                                     asymmetric ? zeros.data() : nullptr, q.data(), n + 2, nullptr,
+                                                     false));
                     }
 }
 

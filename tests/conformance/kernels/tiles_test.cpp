@@ -425,3 +425,104 @@ TEST_CASE("attention in tiles has the same bits for a query alone and among othe
         }
     }
 }
+
+namespace {
+
+// A head in codes, and the values that they stand for, each operation rounded to f32.
+struct CodedRows {
+    std::vector<std::vector<std::uint8_t>> memory;
+    std::vector<const std::byte*> pages;
+    KvView view;
+    std::vector<float> values;  // [token][dim]
+
+    // By token, groups of 32 dims, or by channel, groups of 32 tokens.
+    CodedRows(KvCodes codes, bool by_channel, bool zeros, std::size_t tokens, std::size_t dims, Random& random) {
+        const bool paired = is_paired(codes);
+        const std::size_t row_bytes = paired ? dims / 2 : dims, n_scales = by_channel ? 2 * dims : dims / 32 * 64;
+        view.codes = codes;
+        view.token_stride = dims;
+        view.scale_offset = 64 * row_bytes;
+        view.zero_offset = zeros ? view.scale_offset + 2 * n_scales : 0;
+        (by_channel ? view.group_tokens : view.group) = 32;
+        for (std::size_t token = 0; token < tokens; ++token) {
+            if (token % 64 == 0) {
+                auto& page = memory.emplace_back(64 * row_bytes + (zeros ? 4 : 2) * n_scales);
+                for (std::size_t i = 0; i < (zeros ? 2 : 1) * n_scales; ++i) {
+                    const float x = i < n_scales ? 0.01F + 0.01F * std::fabs(random.normal()) : random.normal();
+                    std::uint16_t bits = 0;
+                    scalar().f32_to_f16(&x, &bits, 1);
+                    std::memcpy(page.data() + view.scale_offset + 2 * i, &bits, 2);
+                }
+            }
+            auto& page = memory.back();
+            const std::size_t row = token % 64;
+            for (std::size_t d = 0; d < dims; ++d) {
+                const auto code = static_cast<std::uint8_t>(random.bits() & (paired ? 15U : 255U));
+                std::uint8_t& byte = page[row * row_bytes + (paired ? d / 2 : d)];
+                byte = static_cast<std::uint8_t>(paired && d % 2 == 1 ? (byte & 15) | code << 4 : code);
+                const int number = codes == KvCodes::i8                ? static_cast<std::int8_t>(code)
+                                   : codes == KvCodes::i4 && code >= 8 ? code - 16
+                                                                       : code;
+                const std::size_t at = by_channel ? row / 32 * dims + d : d / 32 * 64 + row;
+                const float product = static_cast<float>(number) * half(page, view.scale_offset + 2 * at);
+                values.push_back(zeros ? product + half(page, view.zero_offset + 2 * at) : product);
+            }
+        }
+        for (const auto& page : memory) pages.push_back(reinterpret_cast<const std::byte*>(page.data()));
+        view.pages = pages.data();
+    }
+    CodedRows(const CodedRows&) = delete;
+    CodedRows& operator=(const CodedRows&) = delete;
+
+    static float half(const std::vector<std::uint8_t>& page, std::size_t at) {
+        std::uint16_t bits = 0;
+        std::memcpy(&bits, page.data() + at, 2);
+        float x = 0;
+        scalar().f16_to_f32(&bits, &x, 1);
+        return x;
+    }
+};
+
+}  // namespace
+
+TEST_CASE("attention in tiles over codes has the bits of their values in f32") {
+    constexpr std::size_t tokens = 150, queries = 70, heads = 2, dims = 64;
+    Random random(37);
+    std::vector<float> q(queries * heads * dims);
+    fill_normal(q, random, 1.0F);
+    for (const KvCodes codes : {KvCodes::i8, KvCodes::u8, KvCodes::i4, KvCodes::u4})
+        for (const bool by_channel : {false, true}) {
+            const bool zeros = codes == KvCodes::u8 || codes == KvCodes::u4;
+            const CodedRows k(codes, by_channel, zeros, tokens, dims, random),
+                v(codes, false, zeros, tokens, dims, random);
+            const auto in_floats = [&](const CodedRows& rows) {
+                const auto* bytes = reinterpret_cast<const std::uint8_t*>(rows.values.data());
+                return std::span(bytes, rows.values.size() * sizeof(float));
+            };
+            const KvPages k_floats(DType::f32, in_floats(k), dims), v_floats(DType::f32, in_floats(v), dims);
+            for (const TileOps* ops : runnable_tile_ops()) {
+                INFO(ops->name, " codes ", static_cast<int>(codes), " by channel ", by_channel);
+                AttentionArgs args;
+                args.q = q.data();
+                args.q_stride = heads * dims;
+                args.q_head_stride = args.out_head_stride = args.head_dim_k = args.head_dim_v = dims;
+                args.out_stride = heads * dims;
+                args.n_heads = heads;
+                args.n_queries = queries;
+                args.first_position = tokens - queries;
+                args.kv_tokens = tokens;
+                args.scale = 0.125F;
+                Guarded<float> got(q.size()), want(q.size());
+                args.k = k.view;
+                args.v = v.view;
+                args.out = got.data();
+                ops->attention(args);
+                args.k = k_floats.view();
+                args.v = v_floats.view();
+                args.out = want.data();
+                ops->attention(args);
+                CHECK(got.intact());
+                CHECK(count_differing(got, want) == 0);
+            }
+        }
+}

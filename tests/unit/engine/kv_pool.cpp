@@ -1,5 +1,7 @@
 // Pages: taken when needed, shared by forks, copied on the first store, given back.
+#include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "engine/kv_cache.h"
 #include "support.h"
@@ -59,6 +61,29 @@ TEST_CASE("a page is as large as its tokens, and a pool as its pages") {
     CHECK(KvPool::pages_for(65) == 2);
     CHECK(KvPool::pages_for(~std::uint64_t{0}) == 1ULL << 58U);
     CHECK(has(error_of(KvPool::create(layers, DType::f16, ~std::uint64_t{0})), "out of memory"));
+}
+
+TEST_CASE("tiles of all pages, layers and heads lie apart, wherever pages are interleaved") {
+    std::vector<model::KvLayout> unlike = layers;
+    unlike[1].head_dim_v = 6;
+    for (const auto& some : {layers, unlike})
+        for (const std::uint64_t pages : {1, 7, 3000}) {  // 3,000 lie in three runs where layers are alike
+            const auto pool = must(KvPool::create(some, DType::f32, pages));
+            std::vector<std::pair<const std::byte*, std::size_t>> tiles;
+            for (KvPool::Page page = 0; page < pages; ++page)
+                for (std::size_t layer = 0; layer < some.size(); ++layer)
+                    for (const PartId part : {PartId::k, PartId::v})
+                        for (std::uint32_t head = 0; head < 2; ++head)
+                            tiles.emplace_back(pool->memory(page) + pool->tile_offset(layer, part, head),
+                                               std::size_t{64} * pool->head_dim(layer, part) * sizeof(float));
+            std::sort(tiles.begin(), tiles.end());
+            std::size_t wrong = tiles.front().first != pool->memory(0);
+            for (std::size_t i = 1; i < tiles.size(); ++i)
+                wrong += tiles[i - 1].first + tiles[i - 1].second > tiles[i].first;
+            CHECK(wrong == 0);
+            CHECK(tiles.back().first + tiles.back().second <= pool->memory(0) + pool->memory_bytes());
+            CHECK(pool->memory_bytes() < (pages + 3) * pool->page_bytes());
+        }
 }
 
 TEST_CASE("a cache takes pages as tokens come, and gives them back") {

@@ -144,22 +144,28 @@ Status DeviceExecutor::run_graph(const Chunk& chunk, const LogitsFn& on_logits) 
         return check(
             ops_.copy(stream_.get(), faults_host_.get(), faults_.get(), n_faults_ * sizeof(unsigned long long)));
     };
-    const auto [found, is_new] = graphs_.try_emplace({batch_.n_tokens, batch_.max_tokens});
-    if (is_new) {
+    // What failed is neither a first run nor a graph: the next step of this shape begins anew.
+    const GraphKey key{batch_.n_tokens, batch_.max_tokens};
+    const auto found = graphs_.find(key);
+    if (found == graphs_.end()) {
         HETERO_CHECK(put_in());
-        if (graphs_.size() > most_graphs) graphs_.clear();
+        HETERO_CHECK(check(ops_.synchronize(stream_.get())));
+        if (graphs_.size() == most_graphs) graphs_.clear();
+        graphs_.try_emplace(key);
     } else {
         if (found->second == nullptr) {
             HETERO_CHECK(check(ops_.begin_capture(stream_.get())));
             Status captured = put_in();
-            kernels::DeviceGraph graph = nullptr;
-            HETERO_CHECK(check(ops_.end_capture(stream_.get(), &graph)));
-            found->second = Graph(graph, {&ops_});
+            kernels::DeviceGraph recorded = nullptr;
+            const kernels::DeviceFault ended = ops_.end_capture(stream_.get(), &recorded);
+            Graph graph(recorded, {&ops_});
             HETERO_CHECK(captured);
+            HETERO_CHECK(check(ended));
+            found->second = std::move(graph);
         }
         HETERO_CHECK(check(ops_.launch_graph(found->second.get(), stream_.get())));
+        HETERO_CHECK(check(ops_.synchronize(stream_.get())));
     }
-    HETERO_CHECK(check(ops_.synchronize(stream_.get())));
     HETERO_CHECK(check_faults());
     for (std::size_t token = 0; token < batch_.n_tokens && on_logits; ++token) {
         HETERO_CHECK(on_logits(token, {reinterpret_cast<const float*>(logits_host_.get()) + token * vocab, vocab}));

@@ -10,6 +10,23 @@ namespace {
 
 constexpr double tolerance = 1e-3;  // of logits: two correct f32 programs differ by up to 1e-4 here
 
+// The emulated device; its call of `gemv` that many calls from now fails, < 0: none.
+int gemv_fails_after = -1;
+const kernels::DeviceOps& failing_ops() {
+    static const kernels::DeviceOps made = [] {
+        kernels::DeviceOps ops = kernels::emulated_ops();
+        ops.gemv = [](auto... args) -> kernels::DeviceFault {
+            if (gemv_fails_after < 0 || gemv_fails_after-- != 0) return kernels::emulated_ops().gemv(args...);
+            kernels::DeviceFault fault;
+            fault.kind = kernels::DeviceFault::Kind::failed;
+            fault.where = "gemv";
+            return fault;
+        };
+        return ops;
+    }();
+    return made;
+}
+
 }  // namespace
 
 TEST_CASE("a model of every family has the CPU's logits, and continues with the same tokens") {
@@ -82,6 +99,30 @@ TEST_CASE("a decode step is launched as a graph from its second time on") {
         }
         CHECK(graphs == (exec == Exec::graph ? std::vector<std::size_t>{0, 1, 1, 1} : std::vector<std::size_t>(4, 0)));
     }
+}
+
+TEST_CASE("a step that failed counts neither as a first run nor as a graph") {
+    const auto model = tiny_model();
+    const auto expected = session_of(model), session = session_of(model, {.ops = &failing_ops()});
+    prefill(*expected, some_tokens(5));
+    prefill(*session, some_tokens(5));
+    const auto graphs_of = [&](TokenId token, bool fails) {
+        const std::size_t before = emulation::usage().graph_launches;
+        const auto position = session->position();
+        gemv_fails_after = fails ? 2 : -1;
+        auto logits = session->decode(token);
+        gemv_fails_after = -1;
+        CHECK(logits.has_value() != fails);
+        CHECK(session->position() == position + !fails);
+        const std::size_t launched = emulation::usage().graph_launches - before;
+        if (!fails) CHECK(std::ranges::equal(*logits, step(*expected, token)));
+        return launched;
+    };
+    CHECK(graphs_of(3, true) == 0);
+    CHECK(graphs_of(3, false) == 0);  // the first run
+    CHECK(graphs_of(4, true) == 0);   // while it was recorded
+    CHECK(graphs_of(4, false) == 1);
+    CHECK(graphs_of(5, false) == 1);
 }
 
 TEST_CASE("work that runs as late as it may changes nothing") {

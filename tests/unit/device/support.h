@@ -20,6 +20,7 @@ struct Wanted {
     std::uint64_t capacity = 160;
     std::uint32_t chunk_tokens = 64, sequences = 1;
     std::uint64_t block_tokens = 0, device_memory = 0;
+    const kernels::DeviceOps* ops = &kernels::emulated_ops();
 };
 
 inline Result<std::unique_ptr<Session>> try_session(const std::shared_ptr<const model::Model>& model,
@@ -34,7 +35,7 @@ inline Result<std::unique_ptr<Session>> try_session(const std::shared_ptr<const 
     options.block_tokens = wanted.block_tokens;
     options.sequences = wanted.sequences;
     if (wanted.on_device) {
-        options.device = {&kernels::emulated_ops(), 1, wanted.device_memory};
+        options.device = {wanted.ops, 1, wanted.device_memory};
         options.kv_tiers = must(engine::KvTiers::parse(wanted.tiers));
     }
     return Session::create(model, options, wanted.capacity);

@@ -10,6 +10,12 @@ namespace {
 
 constexpr double u = 0x1p-24;
 
+// Of a single head, instead of random numbers.
+struct Values {
+    std::vector<float> q;                  // of every query
+    std::vector<std::vector<float>> k, v;  // [token]
+};
+
 struct Case {
     std::string storage = "f16";
     std::uint32_t heads = 2, kv_heads = 1, dim_k = 64, dim_v = 64;
@@ -17,6 +23,7 @@ struct Case {
     std::size_t window = 0;
     float softcap = 0;
     float q_size = 1;
+    const Values* values = nullptr;
 };
 
 // Sequences of some lengths, of which the last tokens are queries.
@@ -40,6 +47,7 @@ public:
                 std::vector<float> x(row);
                 for (std::size_t t = 0; t < sequence.tokens; ++t) {
                     fill_normal(x, random);
+                    if (wanted.values != nullptr) x = (part == PartId::k ? wanted.values->k : wanted.values->v)[t];
                     REQUIRE(kv.cache().store(0, part, t, x.data()));
                     double size = 0, v = 0;
                     for (const float value : x) {
@@ -63,6 +71,9 @@ public:
             }
         q_.resize(sequence_.size() * q_stride());
         fill_normal(q_, random, wanted.q_size);
+        if (wanted.values != nullptr)
+            for (std::size_t t = 0; t < sequence_.size(); ++t)
+                std::ranges::copy(wanted.values->q, q_.begin() + static_cast<std::ptrdiff_t>(t * q_stride()));
         spoil_gaps(q_, q_row(), q_stride());
     }
 
@@ -247,6 +258,34 @@ TEST_CASE("prefill attends to the tokens before, in chunks and after a prefix") 
         holds(device, {"f16", 2, 1, 64, 64, false, 0, 5.0F}, {{70, 40}}, false);
         for (const std::size_t window : {1, 40, 64})
             holds(device, {"f16", 1, 1, 32, 32, false, window}, {{150, 150}}, false);
+    });
+}
+
+// Two keys of scores that are large and nearly the same, with opposite values: the output is the tangent of half their
+// difference, which is lost where Q or K counts as its rounding to one half.
+TEST_CASE("prefill tells apart two keys that the rounding of Q or of K would not") {
+    constexpr std::size_t dims = 64;
+    const auto alternating = [](float even, float odd) {
+        std::vector<float> x(dims);
+        for (std::size_t i = 0; i < dims; ++i) x[i] = i % 2 == 0 ? even : odd;
+        return x;
+    };
+    const std::vector<std::vector<float>> v = {alternating(1, 1), alternating(-1, -1)};
+    on_device([&](const Device& device) {
+        // Below and above the middle of 8 and the next half: bf16 (8 + 2^-4), or f16 (8 + 2^-7). Each key sees half of
+        // the dims.
+        for (const char* storage : {"f32", "f16", "bf16", "int8"}) {
+            const bool is_f16 = storage == std::string("f16");
+            const float k = is_f16 ? 32 : 4, middle = is_f16 ? 0x1p-8F : 0x1p-5F;
+            const Values values{
+                alternating(8 + 0.9F * middle, 8 + 1.1F * middle), {alternating(k, 0), alternating(0, k)}, v};
+            holds(device, {storage, 1, 1, dims, dims, false, 0, 0, 1, &values}, {{2, 1}}, false);
+        }
+        // Likewise the keys, around 4 + 2^-6, and far enough from there for the codes.
+        const float below = 4 + 0x1p-7F, above = 4 + 3 * 0x1p-7F;
+        const Values values{alternating(8, 8), {alternating(below, below), alternating(above, above)}, v};
+        for (const char* storage : {"f32", "int8"})
+            holds(device, {storage, 1, 1, dims, dims, false, 0, 0, 1, &values}, {{2, 1}}, false);
     });
 }
 

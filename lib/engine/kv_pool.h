@@ -84,6 +84,8 @@ public:
     [[nodiscard]] std::byte* memory(Page page) const noexcept {
         return memory_.get() + page / run_pages_ * (run_pages_ * page_bytes_) + page % run_pages_ * layer_bytes_;
     }
+    // Pages of a run: those from a multiple of it on lie together, all their layers.
+    [[nodiscard]] std::size_t run_pages() const noexcept { return run_pages_; }
     // From one page to the next one, where that is memory() of it; and all pages, from memory(0) on.
     [[nodiscard]] std::size_t page_stride() const noexcept { return run_pages_ == 1 ? page_bytes_ : layer_bytes_; }
     [[nodiscard]] std::size_t memory_bytes() const noexcept { return memory_bytes_; }

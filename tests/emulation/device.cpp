@@ -16,9 +16,32 @@ cudaError_t broken = cudaSuccess;
 namespace {
 
 Settings current;
-std::size_t peak = 0, launches = 0;
+std::size_t peak = 0, launches = 0, pageable_copies = 0;
 int failing = -1;
-std::map<void*, std::size_t> host_memory;
+std::map<std::uintptr_t, std::size_t> locked;  // of the host's memory: address, bytes
+
+bool page_lock(void* memory, std::size_t bytes) {
+    const auto at = reinterpret_cast<std::uintptr_t>(memory);
+    const auto next = locked.lower_bound(at);
+    if (next != locked.end() && next->first - at < bytes) return false;
+    if (next != locked.begin() && at - std::prev(next)->first < std::prev(next)->second) return false;
+    locked[at] = bytes;
+    return true;
+}
+bool page_unlock(void* memory) { return locked.erase(reinterpret_cast<std::uintptr_t>(memory)) == 1; }
+
+// Whether a copy may be from or to there: within an allocation, and what is page-locked in part is refused.
+bool can_copy(const void* memory, std::size_t bytes) {
+    if (const Where at = where(memory, bytes); at != Where::host) return at == Where::device;
+    const auto at = reinterpret_cast<std::uintptr_t>(memory);
+    const auto next = locked.upper_bound(at);
+    if (next != locked.begin()) {
+        const auto& [begin, size] = *std::prev(next);
+        if (at - begin < size) return bytes <= size - (at - begin);
+    }
+    ++pageable_copies;
+    return next == locked.end() || next->first - at >= bytes;
+}
 
 }  // namespace
 
@@ -36,6 +59,8 @@ Usage usage() {
     all.peak_bytes = peak;
     all.launches = launches;
     all.graph_launches = graph_launches;
+    for (const auto& [at, bytes] : locked) all.locked_bytes += bytes;
+    all.pageable_copies = pageable_copies;
     all.allocations = device_allocations();
     return all;
 }
@@ -83,6 +108,8 @@ const char* cudaGetErrorString(cudaError_t error) {
             return "invalid resource handle";
         case cudaErrorNotReady:
             return "device not ready";
+        case cudaErrorHostMemoryAlreadyRegistered:
+            return "part or all of the requested memory range is already mapped";
         case cudaErrorLaunchFailure:
             return "unspecified launch failure";
         case cudaErrorStreamCaptureUnsupported:
@@ -163,32 +190,31 @@ cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
     if (failing >= 0 && failing-- == 0) return cudaErrorMemoryAllocation;
     *memory = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
     if (*memory == nullptr) return cudaErrorMemoryAllocation;
-    host_memory[*memory] = bytes;
-    return cudaSuccess;
+    return page_lock(*memory, bytes) ? cudaSuccess : cudaErrorHostMemoryAlreadyRegistered;
 }
 cudaError_t cudaFreeHost(void* memory) {
     const std::lock_guard lock(mutex);
     if (memory == nullptr) return cudaSuccess;
     (void)drain_all();
-    if (host_memory.erase(memory) == 0) return cudaErrorInvalidValue;
+    if (!page_unlock(memory)) return cudaErrorInvalidValue;
     std::free(memory);
     return cudaSuccess;
 }
 cudaError_t cudaHostRegister(void* memory, std::size_t bytes, unsigned) {
     const std::lock_guard lock(mutex);
     if (memory == nullptr || bytes == 0) return cudaErrorInvalidValue;
-    return host_memory.emplace(memory, bytes).second ? cudaSuccess : cudaErrorInvalidValue;
+    return page_lock(memory, bytes) ? cudaSuccess : cudaErrorHostMemoryAlreadyRegistered;
 }
 cudaError_t cudaHostUnregister(void* memory) {
     const std::lock_guard lock(mutex);
     (void)drain_all();
-    return host_memory.erase(memory) == 1 ? cudaSuccess : cudaErrorInvalidValue;
+    return page_unlock(memory) ? cudaSuccess : cudaErrorInvalidValue;
 }
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
     const std::lock_guard lock(mutex);
     if (bytes == 0) return broken;
-    if (where(to, bytes) == Where::partly || where(from, bytes) == Where::partly) return cudaErrorInvalidValue;
+    if (!can_copy(to, bytes) || !can_copy(from, bytes)) return cudaErrorInvalidValue;
     return give(*stream, {[=] {
                               std::memmove(to, from, bytes);
                               return cudaSuccess;
@@ -200,8 +226,7 @@ cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, 
     const std::lock_guard lock(mutex);
     if (width == 0 || rows == 0) return broken;
     if (width > to_pitch || width > from_pitch) return cudaErrorInvalidValue;
-    if (where(to, (rows - 1) * to_pitch + width) == Where::partly ||
-        where(from, (rows - 1) * from_pitch + width) == Where::partly)
+    if (!can_copy(to, (rows - 1) * to_pitch + width) || !can_copy(from, (rows - 1) * from_pitch + width))
         return cudaErrorInvalidValue;
     return give(*stream, {[=] {
                               for (std::size_t row = 0; row < rows; ++row)

@@ -57,6 +57,8 @@ struct Usage {
     std::size_t allocations = 0;            // that are not freed
     std::size_t launches = 0;               // kernels run
     std::size_t graph_launches = 0;
+    std::size_t locked_bytes = 0;     // of the host's memory
+    std::size_t pageable_copies = 0;  // given to a stream; CUDA makes the caller wait for each
 };
 [[nodiscard]] Usage usage();
 

@@ -122,7 +122,7 @@ private:
     [[nodiscard]] unsigned long long* op_fault() const;
 
     // device_steps.cpp
-    Status begin_step(std::span<const Piece> pieces, Phase phase);
+    Status begin_step(std::span<const Piece> pieces, Phase phase, bool hands_out);
     Status run_step(std::span<const Piece> pieces, Phase phase, Rows rows, const LogitsFn& on_logits,
                     const LayerFn& on_layer);
     Status run_block(const Piece& block, Rows rows, const LogitsFn& on_logits, const LayerFn& on_layer);

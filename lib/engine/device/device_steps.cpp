@@ -23,8 +23,8 @@ T* in(const PinnedBytes& memory, std::size_t offset) {
 
 }  // namespace
 
-// Makes room for the tokens, and tells the device of them.
-Status DeviceExecutor::begin_step(std::span<const Piece> pieces, Phase phase) {
+// Makes room for the tokens, and tells the device of them. `hands_out`: layers are, while the step runs.
+Status DeviceExecutor::begin_step(std::span<const Piece> pieces, Phase phase, bool hands_out) {
     std::size_t n_tokens = 0, end = 0;
     for (const Piece& piece : pieces) {
         n_tokens += piece.tokens.size();
@@ -65,6 +65,7 @@ Status DeviceExecutor::begin_step(std::span<const Piece> pieces, Phase phase) {
         std::sort(in_flight_.begin(), in_flight_.end());
         in_flight_.erase(std::unique(in_flight_.begin(), in_flight_.end()), in_flight_.end());
     }
+    if (hands_out || !pages_->all_on_device()) pages_->lock(in_flight_);
     return check(ops_.copy(stream_.get(), batch_device_.get(), batch_host_.get(), batch_.bytes));
 }
 
@@ -119,7 +120,7 @@ Status DeviceExecutor::run(std::span<const Piece> pieces, Phase phase, Rows rows
 
 Status DeviceExecutor::run_step(std::span<const Piece> pieces, Phase phase, Rows rows, const LogitsFn& on_logits,
                                 const LayerFn& on_layer) {
-    HETERO_CHECK(begin_step(pieces, phase));
+    HETERO_CHECK(begin_step(pieces, phase, static_cast<bool>(on_layer)));
     const Chunk chunk{0, batch_.n_tokens, phase, rows, pieces, &on_logits, &on_layer};
     const bool one_graph = phase == Phase::decode && setup_.exec == Exec::graph && !on_queries_ &&
                            pages_->all_on_device() && batch_.n_tokens <= head_block_tokens &&
@@ -188,7 +189,7 @@ Status DeviceExecutor::run_by_layer(const Piece& block, Rows rows, const LogitsF
 Status DeviceExecutor::run_block(const Piece& block, Rows rows, const LogitsFn& on_logits, const LayerFn& on_layer) {
     const std::size_t n_tokens = block.tokens.size();
     const std::span<const Piece> pieces(&block, 1);
-    HETERO_CHECK(begin_step(pieces, Phase::prefill));
+    HETERO_CHECK(begin_step(pieces, Phase::prefill, static_cast<bool>(on_layer)));
     HETERO_CHECK(fill_rope(n_tokens));
     if (!pages_->all_on_device()) HETERO_CHECK(prefetch(0));
     std::size_t begin_op = 0;
@@ -318,6 +319,7 @@ Status DeviceExecutor::deliver() {
         handing_.pop_front();
         HETERO_CHECK(check(ops_.synchronize_event(handed_[one.layer].get())));
         HETERO_CHECK(kv_fault(one.layer));
+        tails_->fetched(*one.cache, one.layer);
         one.cache->set_in_memory(one.layer, one.end);
         HETERO_CHECK((*hand_to_)(one.layer));
     }
@@ -340,6 +342,7 @@ Status DeviceExecutor::fetch(KvCache& cache, std::size_t layer, std::uint64_t /*
     HETERO_CHECK(pages_->to_host(copies_.get(), layer, cache.pages().subspan(held, last - held)));
     HETERO_CHECK(tails_->fetch(copies_.get(), cache, layer));
     HETERO_CHECK(check(ops_.synchronize(copies_.get())));
+    tails_->fetched(cache, layer);
     cache.set_in_memory(layer, end);
     return {};
 }
@@ -364,6 +367,7 @@ Status DeviceExecutor::truncating(KvCache& cache, std::uint64_t n_tokens) {
         HETERO_CHECK(tails_->fetch(copies_.get(), cache, layer));
     }
     HETERO_CHECK(check(ops_.synchronize(copies_.get())));
+    for (std::size_t layer = 0; layer < program_.kv.size(); ++layer) tails_->fetched(cache, layer);
     DeviceTails::forget(cache);
     return {};
 }

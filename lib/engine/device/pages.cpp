@@ -7,6 +7,22 @@ namespace hetero::engine {
 
 using kv::PartId;
 
+namespace {
+
+constexpr std::size_t least_lock_bytes = std::size_t{8} << 20;
+constexpr std::size_t system_page = 4096;  // bytes
+
+// Whole runs, that share no page of the system with others.
+std::size_t lock_pages_of(const KvPool& pool) {
+    if (reinterpret_cast<std::uintptr_t>(pool.memory(0)) % system_page != 0) return pool.pages();
+    const std::size_t run_bytes = pool.run_pages() * pool.page_bytes();
+    std::size_t runs = (least_lock_bytes + run_bytes - 1) / run_bytes;
+    while (runs * run_bytes % system_page != 0) ++runs;
+    return runs * pool.run_pages();
+}
+
+}  // namespace
+
 std::vector<DevicePages::Place> DevicePages::places_of(const KvPool& pool, const KvTiers& tiers,
                                                        std::size_t& page_bytes, std::size_t& slot_bytes) {
     std::vector<Place> places;
@@ -47,13 +63,29 @@ Result<std::unique_ptr<DevicePages>> DevicePages::create(const Device& device, K
         if (made->slot_bytes_ == 0) break;
         HETERO_TRY(slot, take_device(ops, device.index, pool.pages() * made->slot_bytes_));
     }
-    // Copies of pageable memory are staged by the driver: slower, and as right. Pages of a file are to be let go.
-    made->registered_ = !tiers.any(Tier::file) && !ops.register_host(pool.memory(0), pool.memory_bytes());
+    if (!tiers.any(Tier::file) && pool.page_bytes() != 0 && pool.pages() != 0) {  // pages of a file are to be let go
+        made->lock_pages_ = lock_pages_of(pool);
+        made->tried_.resize((pool.pages() + made->lock_pages_ - 1) / made->lock_pages_);
+        made->locked_.reserve(made->tried_.size());
+    }
     return made;
 }
 
 DevicePages::~DevicePages() {
-    if (registered_) (void)device_.ops->unregister_host(pool_.memory(0));
+    for (std::byte* memory : locked_) (void)device_.ops->unregister_host(memory);
+}
+
+void DevicePages::lock(PageList pages) {
+    if (lock_pages_ == 0) return;
+    for (const KvPool::Page page : pages) {
+        const std::size_t index = page / lock_pages_;
+        if (tried_[index]) continue;
+        tried_[index] = true;
+        const std::size_t begin = index * lock_pages_ * pool_.page_bytes();
+        const std::size_t bytes = std::min(lock_pages_ * pool_.page_bytes(), pool_.memory_bytes() - begin);
+        std::byte* memory = pool_.memory(0) + begin;
+        if (!device_.ops->register_host(memory, bytes)) locked_.push_back(memory);
+    }
 }
 
 kernels::DeviceKv DevicePages::shape_of(const KvPool& pool, std::size_t layer, PartId part) {
@@ -94,7 +126,8 @@ Status DevicePages::move(kernels::DeviceStream stream, std::size_t layer, PageLi
         for (std::size_t begin = 0; begin < pages.size();) {
             std::size_t end = begin + 1;  // neighbours go together
             const auto together = [&](KvPool::Page page, KvPool::Page next) {
-                return next == page + 1 && pool_.memory(next) == pool_.memory(page) + pool_.page_stride();
+                return next == page + 1 && pool_.memory(next) == pool_.memory(page) + pool_.page_stride() &&
+                       (lock_pages_ == 0 || next % lock_pages_ != 0);
             };
             while (end < pages.size() && together(pages[end - 1], pages[end])) ++end;
             std::byte* there = memory + pages[begin] * stride + place.offset;

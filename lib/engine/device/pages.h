@@ -24,7 +24,7 @@ public:
     };
     [[nodiscard]] static Bytes bytes_needed(const KvPool& pool, const KvTiers& tiers);
 
-    // Takes the memory. `pool` is page-locked where the system allows it, and must outlive the pages.
+    // Takes the memory. `pool` must outlive the pages.
     static Result<std::unique_ptr<DevicePages>> create(const Device& device, KvPool& pool, const KvTiers& tiers);
     ~DevicePages();
     DevicePages(const DevicePages&) = delete;
@@ -40,6 +40,9 @@ public:
     [[nodiscard]] kernels::DeviceKv part(std::size_t layer, kv::PartId part) const;
 
     using PageList = std::span<const KvPool::Page>;
+    // Page-locks the memory that the pool has for these pages, and for those around them, where the system allows it.
+    // Copies of pageable memory are as right, but the driver stages them while the caller waits.
+    void lock(PageList pages);
     // Of the parts whose tier is the device, between there and the pool's memory.
     Status to_host(kernels::DeviceStream stream, std::size_t layer, PageList pages) const;
     Status to_device(kernels::DeviceStream stream, std::size_t layer, PageList pages) const;
@@ -69,7 +72,9 @@ private:
 
     Device device_;
     KvPool& pool_;
-    bool registered_ = false;
+    std::size_t lock_pages_ = 0;                   // that are locked together; 0: none are
+    std::vector<bool> tried_;                      // [page / lock_pages_]
+    std::vector<std::byte*> locked_;               // where what is locked begins
     std::size_t page_bytes_ = 0, slot_bytes_ = 0;  // of a page on the device, and in a slot
     DeviceBytes memory_;
     std::array<DeviceBytes, 2> slots_;  // layer % 2

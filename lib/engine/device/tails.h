@@ -21,23 +21,30 @@ public:
     // Before a step that stores tokens up to `end`: the cache's tail, as the device has it. Errors: resource, where
     // more caches than `sequences` have one.
     Result<std::uint16_t*> bring(kernels::DeviceStream stream, KvCache& cache, std::uint64_t end);
-    // Afterwards: a layer's to the cache. The stream has yet to do it.
+    // Afterwards: a layer's to the cache. The stream has yet to do its part of it; when it has, fetched() does the
+    // rest.
     Status fetch(kernels::DeviceStream stream, KvCache& cache, std::size_t layer) const;
+    void fetched(KvCache& cache, std::size_t layer) const;
     // The device's is not needed any more, or the cache has changed: the cache's is brought again before it is used.
     static void forget(KvCache& cache) { cache.on_device().reset(); }
 
 private:
     DeviceTails(const Device& device, const KvPool& pool) : device_(device), pool_(pool) {}
 
-    struct Tail {  // what KvCache::on_device() points to
-        std::uint16_t* memory = nullptr;
+    struct Tail {               // what KvCache::on_device() points to
+        std::size_t index = 0;  // of its memory
         std::uint64_t end = 0;  // tokens that are stored
     };
+    [[nodiscard]] std::uint16_t* of(const auto& memory, const Tail& tail, std::size_t layer = 0) const {
+        return reinterpret_cast<std::uint16_t*>(memory.get() + tail.index * tail_bytes_) + pool_.tail_offset(layer);
+    }
+    [[nodiscard]] std::size_t layer_bytes(std::size_t layer) const;
     Device device_;
     const KvPool& pool_;
     std::size_t tail_bytes_ = 0;
-    std::shared_ptr<std::vector<std::uint16_t*>> free_;  // outlived by what caches hold
-    DeviceBytes memory_;
+    std::shared_ptr<std::vector<std::size_t>> free_;  // outlived by what caches hold
+    DeviceBytes memory_;                              // [index][tail]
+    PinnedBytes staged_;                              // likewise: caches' own are pageable
 };
 
 }  // namespace hetero::engine

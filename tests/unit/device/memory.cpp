@@ -1,4 +1,5 @@
 // What a session takes of a device is known before, and given back.
+#include "engine/kv_pool.h"
 #include "support.h"
 
 using namespace hetero;
@@ -78,4 +79,64 @@ TEST_CASE("the copying of weights is told, to its end") {
     must(Session::create(model, options, 10));
     CHECK(all > 0);
     CHECK(last == all);
+}
+
+namespace {
+
+// Page-locked of the host's memory by a session that has prefilled, while it exists.
+std::size_t locked_by(const std::shared_ptr<const model::Model>& model, const Wanted& wanted, bool observed) {
+    const std::size_t before = emulation::usage().locked_bytes;
+    const auto session = session_of(model, wanted);
+    if (observed) session->observe_layers([](std::uint32_t, std::uint64_t) -> Status { return {}; });
+    prefill(*session, some_tokens(70));
+    step(*session, 3);
+    (void)state_of(*session);
+    return emulation::usage().locked_bytes - before;
+}
+
+}  // namespace
+
+TEST_CASE("of the pool's memory is page-locked what is copied while the device computes") {
+    const auto model = tiny_model();
+    const std::size_t before = emulation::usage().locked_bytes;
+    const auto pool_bytes = [&](std::uint64_t capacity) {
+        return engine::KvPool::bytes_needed(model->program.kv, DType::f32, engine::KvPool::pages_for(capacity));
+    };
+    const std::size_t alone = locked_by(model, {}, false);
+    CHECK(locked_by(model, {.tiers = "file"}, true) == alone);
+    for (const auto& [tiers, observed] : {std::pair("device", true), {"host", false}, {"0.k=host", false}})
+        CHECK(locked_by(model, {.tiers = tiers}, observed) == alone + pool_bytes(160));
+    // Of a large pool, that part which is used.
+    constexpr std::uint32_t capacity = 512, sequences = 64;
+    Wanted wanted{.capacity = capacity, .sequences = sequences};
+    const std::size_t without = locked_by(model, wanted, false);
+    wanted.tiers = "host";
+    const std::size_t large = locked_by(model, wanted, false) - without;
+    CHECK(large >= pool_bytes(71));
+    CHECK(large <= pool_bytes(capacity * sequences) / 2);
+    CHECK(emulation::usage().locked_bytes == before);
+}
+
+TEST_CASE("nothing that is copied while the device computes is pageable") {
+    const auto model = tiny_model("qwen3/bf16");
+    const engine::KvCodecs by_channel{must(quant::parse_spec("int8:channel:g32:asym")),
+                                      must(quant::parse_spec("int8:token"))};
+    for (const std::optional<engine::KvCodecs>& codecs : {std::optional<engine::KvCodecs>(), {by_channel}})
+        for (const std::string tiers : {"device", "host", "v=host"})
+            for (const std::uint64_t block : {0, 1000}) {
+                CAPTURE(codecs.has_value());
+                CAPTURE(tiers);
+                const auto session = session_of(model, {.kv_dtype = DType::f16,
+                                                        .codecs = codecs,
+                                                        .tiers = tiers,
+                                                        .chunk_tokens = 16,
+                                                        .block_tokens = block});
+                std::uint32_t layers = 0;
+                session->observe_layers([&](std::uint32_t, std::uint64_t) -> Status { return ++layers, Status{}; });
+                const std::size_t before = emulation::usage().pageable_copies;
+                prefill(*session, some_tokens(70));
+                step(*session, 3);
+                CHECK(layers == model->config.n_layers);
+                CHECK(emulation::usage().pageable_copies == before);
+            }
 }

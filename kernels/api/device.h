@@ -208,6 +208,9 @@ struct DeviceAttention {
     float softcap = 0;       // 0: none
 };
 
+// What an event is for: order alone costs less.
+enum class DeviceEventUse : std::uint8_t { order, time };
+
 struct DeviceOps {
     const char* name;  // "cuda", "emulated"
 
@@ -216,14 +219,14 @@ struct DeviceOps {
     DeviceFault (*device_info)(int device, DeviceInfo& info);
 
     // Memory. Device memory is aligned to 256 bytes, its content unspecified. Host memory that is allocated or
-    // registered here is page-locked: copies from and to it run beside the host and other streams, and kernels read it
-    // in place.
+    // registered here is page-locked, for all devices: copies from and to it run beside the host and other streams, and
+    // kernels read it in place. `device`: the one by which it is done, and given back.
     DeviceFault (*allocate)(int device, std::size_t bytes, void** memory);
     DeviceFault (*free)(int device, void* memory);  // waits for the device; null: nothing
-    DeviceFault (*allocate_host)(std::size_t bytes, void** memory);
-    DeviceFault (*free_host)(void* memory);
-    DeviceFault (*register_host)(void* memory, std::size_t bytes);
-    DeviceFault (*unregister_host)(void* memory);
+    DeviceFault (*allocate_host)(int device, std::size_t bytes, void** memory);
+    DeviceFault (*free_host)(int device, void* memory);
+    DeviceFault (*register_host)(int device, void* memory, std::size_t bytes);
+    DeviceFault (*unregister_host)(int device, void* memory);
     // Between any two of device, page-locked and pageable memory; pageable memory must not change, or be read, until
     // the stream has passed. copy_2d: `rows` rows of `width` bytes, strides in bytes.
     DeviceFault (*copy)(DeviceStream stream, void* to, const void* from, std::size_t bytes);
@@ -236,12 +239,13 @@ struct DeviceOps {
     DeviceFault (*create_stream)(int device, DeviceStream* stream);
     DeviceFault (*destroy_stream)(DeviceStream stream);  // null: nothing
     DeviceFault (*synchronize)(DeviceStream stream);     // waits; reports what went wrong in the stream
-    DeviceFault (*create_event)(int device, DeviceEvent* event);
+    DeviceFault (*create_event)(int device, DeviceEventUse use, DeviceEvent* event);
     DeviceFault (*destroy_event)(DeviceEvent event);
     DeviceFault (*record)(DeviceEvent event, DeviceStream stream);
     DeviceFault (*wait)(DeviceStream stream, DeviceEvent event);  // of another stream, or device
     DeviceFault (*synchronize_event)(DeviceEvent event);
-    DeviceFault (*elapsed_ms)(DeviceEvent begin, DeviceEvent end, float* ms);  // both recorded and passed
+    // Of two events that are for time, recorded and passed.
+    DeviceFault (*elapsed_ms)(DeviceEvent begin, DeviceEvent end, float* ms);
 
     // Between the two, ops given to the stream (and to streams that wait for its events and are waited for) are
     // recorded, not run. Launching the graph runs them in the order of their dependences. Ops ran once outside of a

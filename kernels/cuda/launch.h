@@ -23,7 +23,7 @@
 #define HETERO_DYNAMIC_SHARED(type, name) type* name = static_cast<type*>(::hetero::emulation::dynamic_shared())
 #else
 #define HETERO_DEVICE_BACKEND cuda
-#define HETERO_DYNAMIC_SHARED(type, name)                          \
+#define HETERO_DYNAMIC_SHARED(type, name)                           \
     extern __shared__ __align__(128) unsigned char hetero_shared[]; \
     type* name = reinterpret_cast<type*>(hetero_shared)
 #endif
@@ -72,6 +72,8 @@ struct Grid {
 [[nodiscard]] DeviceFault unsupported(DeviceStream stream, const char* where, const char* reason, Shapes shapes = {});
 // The thread's device from here on.
 [[nodiscard]] DeviceFault use_device(int device);
+// Before a launch with that much dynamic shared memory; asks the runtime only where a kernel has not had as much.
+[[nodiscard]] cudaError_t permit_shared(int device, const void* kernel, std::size_t bytes);
 
 // Starts kernel(args...) in the stream. A grid without blocks is nothing to do.
 template <class... Params, class... Args>
@@ -81,26 +83,22 @@ DeviceFault launch(DeviceStream stream, const char* name, const Grid& grid, Shap
     if (grid.blocks.x == 0 || grid.blocks.y == 0 || grid.blocks.z == 0) return {};
     if (DeviceFault fault = use_device(of(stream).device)) return fault;
     std::tuple<Params...> values(static_cast<Params>(args)...);
-#ifdef HETERO_EMULATED
-    const cudaError_t error =
-        ::hetero::emulation::launch(grid.blocks, grid.threads, grid.shared_bytes, of(stream).stream, name,
-                                    [kernel, values] { std::apply(kernel, values); });
-#else
-    constexpr std::size_t granted_bytes = 48 << 10;  // beyond that a kernel has to ask
-    cudaError_t error = cudaSuccess;
-    if (grid.shared_bytes > granted_bytes)
-        error = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     static_cast<int>(grid.shared_bytes));
+    const void* entry = reinterpret_cast<const void*>(kernel);
+    cudaError_t error = permit_shared(of(stream).device, entry, grid.shared_bytes);
     if (error == cudaSuccess) {
+#ifdef HETERO_EMULATED
+        error = ::hetero::emulation::launch(grid.blocks, grid.threads, grid.shared_bytes, of(stream).stream, name,
+                                            entry, [kernel, values] { std::apply(kernel, values); });
+#else
         error = std::apply(
             [&](auto&... value) {
                 void* pointers[] = {const_cast<void*>(static_cast<const volatile void*>(&value))..., nullptr};
-                return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid.blocks, grid.threads, pointers,
-                                        grid.shared_bytes, of(stream).stream);
+                return cudaLaunchKernel(entry, grid.blocks, grid.threads, pointers, grid.shared_bytes,
+                                        of(stream).stream);
             },
             values);
-    }
 #endif
+    }
     if (error != cudaSuccess) return fault_of(error, of(stream).device, name, shapes, &grid);
     return {};
 }

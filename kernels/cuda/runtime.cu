@@ -1,5 +1,7 @@
 // Devices, memory, streams, events and graphs: CUDA's runtime behind DeviceOps.
 #include <algorithm>
+#include <map>
+#include <mutex>
 #include <new>
 
 #include "kernels/cuda/gemm_library.h"
@@ -38,6 +40,20 @@ DeviceFault unsupported(DeviceStream stream, const char* where, const char* reas
 }
 
 DeviceFault use_device(int device) { return fault_of(cudaSetDevice(device), device, "cudaSetDevice"); }
+
+cudaError_t permit_shared(int device, const void* kernel, std::size_t bytes) {
+    constexpr std::size_t granted = 48 << 10;  // beyond that a kernel has to ask
+    if (bytes <= granted) return cudaSuccess;
+    static std::mutex mutex;
+    static std::map<std::pair<int, const void*>, std::size_t> permitted;
+    const std::lock_guard lock(mutex);
+    std::size_t& most = permitted[{device, kernel}];
+    if (bytes <= most) return cudaSuccess;
+    const cudaError_t error =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+    if (error == cudaSuccess) most = bytes;
+    return error;
+}
 
 namespace {
 
@@ -85,20 +101,30 @@ DeviceFault free(int device, void* memory) {
     return fault_of(cudaFree(memory), device, "cudaFree");
 }
 
-DeviceFault allocate_host(std::size_t bytes, void** memory) {
+// A call by a thread that has chosen no device would open the first one, with memory of its own there: so each call
+// here chooses the device that it is about.
+DeviceFault allocate_host(int device, std::size_t bytes, void** memory) {
     *memory = nullptr;
-    return fault_of(cudaHostAlloc(memory, std::max<std::size_t>(bytes, 1), cudaHostAllocPortable), -1, "cudaHostAlloc",
+    if (DeviceFault fault = use_device(device)) return fault;
+    return fault_of(cudaHostAlloc(memory, std::max<std::size_t>(bytes, 1), cudaHostAllocPortable), device,
+                    "cudaHostAlloc", {{"bytes", bytes}});
+}
+
+DeviceFault free_host(int device, void* memory) {
+    if (DeviceFault fault = use_device(device)) return fault;
+    return fault_of(cudaFreeHost(memory), device, "cudaFreeHost");
+}
+
+DeviceFault register_host(int device, void* memory, std::size_t bytes) {
+    if (DeviceFault fault = use_device(device)) return fault;
+    return fault_of(cudaHostRegister(memory, bytes, cudaHostRegisterPortable), device, "cudaHostRegister",
                     {{"bytes", bytes}});
 }
 
-DeviceFault free_host(void* memory) { return fault_of(cudaFreeHost(memory), -1, "cudaFreeHost"); }
-
-DeviceFault register_host(void* memory, std::size_t bytes) {
-    return fault_of(cudaHostRegister(memory, bytes, cudaHostRegisterPortable), -1, "cudaHostRegister",
-                    {{"bytes", bytes}});
+DeviceFault unregister_host(int device, void* memory) {
+    if (DeviceFault fault = use_device(device)) return fault;
+    return fault_of(cudaHostUnregister(memory), device, "cudaHostUnregister");
 }
-
-DeviceFault unregister_host(void* memory) { return fault_of(cudaHostUnregister(memory), -1, "cudaHostUnregister"); }
 
 DeviceFault copy(DeviceStream stream, void* to, const void* from, std::size_t bytes) {
     if (DeviceFault fault = use_device(of(stream).device)) return fault;
@@ -156,17 +182,18 @@ DeviceFault destroy_stream(DeviceStream stream) {
 }
 
 DeviceFault synchronize(DeviceStream stream) {
+    if (DeviceFault fault = use_device(of(stream).device)) return fault;
     return fault_of(cudaStreamSynchronize(of(stream).stream), of(stream).device, "cudaStreamSynchronize");
 }
 
-DeviceFault create_event(int device, DeviceEvent* event) {
+DeviceFault create_event(int device, DeviceEventUse use, DeviceEvent* event) {
     *event = nullptr;
     if (DeviceFault fault = use_device(device)) return fault;
     auto* made = new (std::nothrow) Event;
     if (made == nullptr) return fault_of(cudaErrorMemoryAllocation, -1, "create_event");
     made->device = device;
-    DeviceFault fault =
-        fault_of(cudaEventCreateWithFlags(&made->event, cudaEventDefault), device, "cudaEventCreateWithFlags");
+    const unsigned flags = use == DeviceEventUse::time ? cudaEventDefault : cudaEventDisableTiming;
+    DeviceFault fault = fault_of(cudaEventCreateWithFlags(&made->event, flags), device, "cudaEventCreateWithFlags");
     if (fault) {
         delete made;
         return fault;
@@ -177,7 +204,8 @@ DeviceFault create_event(int device, DeviceEvent* event) {
 
 DeviceFault destroy_event(DeviceEvent event) {
     if (event == nullptr) return {};
-    DeviceFault fault = fault_of(cudaEventDestroy(of(event).event), of(event).device, "cudaEventDestroy");
+    DeviceFault fault = use_device(of(event).device);
+    if (!fault) fault = fault_of(cudaEventDestroy(of(event).event), of(event).device, "cudaEventDestroy");
     delete &of(event);
     return fault;
 }
@@ -194,10 +222,12 @@ DeviceFault wait(DeviceStream stream, DeviceEvent event) {
 }
 
 DeviceFault synchronize_event(DeviceEvent event) {
+    if (DeviceFault fault = use_device(of(event).device)) return fault;
     return fault_of(cudaEventSynchronize(of(event).event), of(event).device, "cudaEventSynchronize");
 }
 
 DeviceFault elapsed_ms(DeviceEvent begin, DeviceEvent end, float* ms) {
+    if (DeviceFault fault = use_device(of(end).device)) return fault;
     return fault_of(cudaEventElapsedTime(ms, of(begin).event, of(end).event), of(end).device, "cudaEventElapsedTime");
 }
 
@@ -217,6 +247,7 @@ DeviceFault begin_capture(DeviceStream stream) {
 DeviceFault end_capture(DeviceStream stream, DeviceGraph* graph) {
     *graph = nullptr;
     const int device = of(stream).device;
+    if (DeviceFault fault = use_device(device)) return fault;
     cudaGraph_t recorded = nullptr;
     if (DeviceFault fault =
             fault_of(cudaStreamEndCapture(of(stream).stream, &recorded), device, "cudaStreamEndCapture"))
@@ -241,8 +272,9 @@ DeviceFault launch_graph(DeviceGraph graph, DeviceStream stream) {
 
 DeviceFault destroy_graph(DeviceGraph graph) {
     if (graph == nullptr) return {};
-    DeviceFault fault =
-        fault_of(cudaGraphExecDestroy(captured(graph).ready), captured(graph).device, "cudaGraphExecDestroy");
+    DeviceFault fault = use_device(captured(graph).device);
+    if (!fault)
+        fault = fault_of(cudaGraphExecDestroy(captured(graph).ready), captured(graph).device, "cudaGraphExecDestroy");
     delete &captured(graph);
     return fault;
 }

@@ -39,8 +39,8 @@ void give_back(void* memory) { must(gpu->free(device, memory)); }
 template <class Call>
 double time_of(const Call& call) {
     DeviceEvent begin = nullptr, end = nullptr;
-    must(gpu->create_event(device, &begin));
-    must(gpu->create_event(device, &end));
+    must(gpu->create_event(device, DeviceEventUse::time, &begin));
+    must(gpu->create_event(device, DeviceEventUse::time, &end));
     constexpr float long_enough = 5;
     std::size_t repeat = 1;
     std::vector<double> runs;
@@ -81,12 +81,12 @@ double memory_roof() {
 double host_copy(bool to_device) {
     const std::size_t bytes = std::size_t{256} << 20;
     void* host = nullptr;
-    must(gpu->allocate_host(bytes, &host));
+    must(gpu->allocate_host(device, bytes, &host));
     auto* memory = take(bytes);
     const double ms = time_of(
         [&] { return to_device ? gpu->copy(stream, memory, host, bytes) : gpu->copy(stream, host, memory, bytes); });
     give_back(memory);
-    must(gpu->free_host(host));
+    must(gpu->free_host(device, host));
     return static_cast<double>(bytes) / ms / 1e6;
 }
 

@@ -16,7 +16,9 @@ cudaError_t broken = cudaSuccess;
 namespace {
 
 Settings current;
-std::size_t peak = 0, launches = 0, pageable_copies = 0;
+std::size_t peak = 0, launches = 0, pageable_copies = 0, unchosen_calls = 0, attribute_calls = 0;
+thread_local bool has_chosen = false;
+std::map<const void*, std::size_t> permitted;  // dynamic shared memory of a kernel
 int failing = -1;
 std::map<std::uintptr_t, std::size_t> locked;  // of the host's memory: address, bytes
 
@@ -45,6 +47,8 @@ bool can_copy(const void* memory, std::size_t bytes) {
 
 }  // namespace
 
+Call::Call() : lock_(mutex) { unchosen_calls += !has_chosen; }
+
 void configure(const Settings& wanted) {
     const std::lock_guard lock(mutex);
     current = wanted;
@@ -61,21 +65,25 @@ Usage usage() {
     all.graph_launches = graph_launches;
     for (const auto& [at, bytes] : locked) all.locked_bytes += bytes;
     all.pageable_copies = pageable_copies;
+    all.unchosen_calls = unchosen_calls;
+    all.attribute_calls = attribute_calls;
     all.allocations = device_allocations();
     return all;
 }
 
 void fail_allocation(int after) { failing = after; }
 
-cudaError_t launch(dim3 grid, dim3 block, std::size_t shared_bytes, Stream* stream, const char* name,
+cudaError_t launch(dim3 grid, dim3 block, std::size_t shared_bytes, Stream* stream, const char* name, const void* entry,
                    std::function<void()> kernel) {
-    const std::lock_guard lock(mutex);
+    const Call call;
     if (broken != cudaSuccess) return broken;
     const std::uint64_t threads = std::uint64_t{block.x} * block.y * block.z;
     if (threads == 0 || threads > 1024 || block.z > 64 || grid.y > 65535 || grid.z > 65535 || grid.x > 0x7FFFFFFF ||
         grid.x == 0 || grid.y == 0 || grid.z == 0)
         return cudaErrorInvalidConfiguration;
-    if (shared_bytes > std::size_t{99} << 10) return cudaErrorInvalidValue;  // the least of compute capability 8 and 9
+    if (const auto found = permitted.find(entry);
+        shared_bytes > std::max(std::size_t{48} << 10, found == permitted.end() ? 0 : found->second))
+        return cudaErrorInvalidValue;
     return give(*stream, {[=, kernel = std::move(kernel)] {
                               ++launches;
                               const bool done =
@@ -130,6 +138,7 @@ cudaError_t cudaGetDeviceCount(int* count) {
 cudaError_t cudaSetDevice(int device) {
     if (device < 0 || device >= current.devices) return cudaErrorInvalidDevice;
     device_in_use = device;
+    has_chosen = true;
     return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
@@ -157,13 +166,20 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
     return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
-    const std::lock_guard lock(mutex);
+    const Call call;
     *total = current.total_bytes;
     *free = current.total_bytes - used_bytes(device_in_use);
     return broken;
 }
+cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute, int value) {
+    const Call call;
+    ++attribute_calls;
+    if (value > 99 << 10) return cudaErrorInvalidValue;  // the least of compute capability 8 and 9
+    permitted[kernel] = static_cast<std::size_t>(value);
+    return broken;
+}
 cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
-    const std::lock_guard lock(mutex);
+    const Call call;
     if (broken != cudaSuccess) return broken;
     if (capturing_anywhere) return cudaErrorStreamCaptureUnsupported;
     if (failing >= 0 && failing-- == 0) return cudaErrorMemoryAllocation;
@@ -175,7 +191,7 @@ cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
 }
 
 cudaError_t cudaFree(void* memory) {
-    const std::lock_guard lock(mutex);
+    const Call call;
     if (memory == nullptr) return cudaSuccess;
     if (capturing_anywhere) return cudaErrorStreamCaptureUnsupported;
     (void)drain_all();
@@ -186,14 +202,14 @@ cudaError_t cudaFree(void* memory) {
     return free_device(memory) ? cudaSuccess : cudaErrorInvalidValue;
 }
 cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
-    const std::lock_guard lock(mutex);
+    const Call call;
     if (failing >= 0 && failing-- == 0) return cudaErrorMemoryAllocation;
     *memory = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
     if (*memory == nullptr) return cudaErrorMemoryAllocation;
     return page_lock(*memory, bytes) ? cudaSuccess : cudaErrorHostMemoryAlreadyRegistered;
 }
 cudaError_t cudaFreeHost(void* memory) {
-    const std::lock_guard lock(mutex);
+    const Call call;
     if (memory == nullptr) return cudaSuccess;
     (void)drain_all();
     if (!page_unlock(memory)) return cudaErrorInvalidValue;
@@ -201,18 +217,18 @@ cudaError_t cudaFreeHost(void* memory) {
     return cudaSuccess;
 }
 cudaError_t cudaHostRegister(void* memory, std::size_t bytes, unsigned) {
-    const std::lock_guard lock(mutex);
+    const Call call;
     if (memory == nullptr || bytes == 0) return cudaErrorInvalidValue;
     return page_lock(memory, bytes) ? cudaSuccess : cudaErrorHostMemoryAlreadyRegistered;
 }
 cudaError_t cudaHostUnregister(void* memory) {
-    const std::lock_guard lock(mutex);
+    const Call call;
     (void)drain_all();
     return page_unlock(memory) ? cudaSuccess : cudaErrorInvalidValue;
 }
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
-    const std::lock_guard lock(mutex);
+    const Call call;
     if (bytes == 0) return broken;
     if (!can_copy(to, bytes) || !can_copy(from, bytes)) return cudaErrorInvalidValue;
     return give(*stream, {[=] {
@@ -223,7 +239,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
 }
 cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
                               std::size_t width, std::size_t rows, cudaMemcpyKind, cudaStream_t stream) {
-    const std::lock_guard lock(mutex);
+    const Call call;
     if (width == 0 || rows == 0) return broken;
     if (width > to_pitch || width > from_pitch) return cudaErrorInvalidValue;
     if (!can_copy(to, (rows - 1) * to_pitch + width) || !can_copy(from, (rows - 1) * from_pitch + width))
@@ -237,7 +253,7 @@ cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, 
                           nullptr, 0});
 }
 cudaError_t cudaMemsetAsync(void* memory, int byte, std::size_t bytes, cudaStream_t stream) {
-    const std::lock_guard lock(mutex);
+    const Call call;
     if (bytes == 0) return broken;
     if (where(memory, bytes) == Where::partly) return cudaErrorInvalidValue;
     return give(*stream, {[=] {

@@ -58,6 +58,8 @@ struct Usage {
     std::size_t launches = 0;               // kernels run
     std::size_t graph_launches = 0;
     std::size_t locked_bytes = 0;     // of the host's memory
+    std::size_t unchosen_calls = 0;   // by threads that had chosen no device: CUDA opens the first one
+    std::size_t attribute_calls = 0;  // cudaFuncSetAttribute
     std::size_t pageable_copies = 0;  // given to a stream; CUDA makes the caller wait for each
 };
 [[nodiscard]] Usage usage();

@@ -24,6 +24,7 @@ struct Graph {
 struct Event {
     std::shared_ptr<Queue> queue;
     std::size_t until = 0;
+    bool timed = true;
     std::shared_ptr<double> ms = std::make_shared<double>(-1);
     Graph* capture = nullptr;
     std::size_t lane = 0;
@@ -102,21 +103,21 @@ cudaError_t drain_all() {
 using namespace hetero::emulation;
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-    const std::lock_guard lock(mutex);
+    const Call call;
     *stream = new Stream;
     (*stream)->device = device_in_use;
     all_queues.push_back((*stream)->queue);
     return broken;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-    const std::lock_guard lock(mutex);
+    const Call call;
     (void)drain(*stream->queue, stream->queue->given);
     std::erase_if(all_queues, [&](const auto& one) { return one.expired() || one.lock() == stream->queue; });
     delete stream;
     return broken;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-    const std::lock_guard lock(mutex);
+    const Call call;
     if (stream->capture != nullptr) {
         stream->capture->invalid = true;
         return cudaErrorStreamCaptureUnsupported;
@@ -124,7 +125,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     return drain(*stream->queue, stream->queue->given);
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
-    const std::lock_guard lock(mutex);
+    const Call call;
     if (event->capture != nullptr) {
         if (stream->capture == nullptr) {  // joins
             stream->capture = event->capture;
@@ -144,17 +145,19 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     return give(*stream, {nullptr, event->queue, event->until});
 }
 
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+    const Call call;
     *event = new Event;
+    (*event)->timed = (flags & cudaEventDisableTiming) == 0;
     return broken;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
-    const std::lock_guard lock(mutex);
+    const Call call;
     delete event;
     return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-    const std::lock_guard lock(mutex);
+    const Call call;
     event->capture = stream->capture;
     if (stream->capture != nullptr) {
         const Graph::Lane& lane = stream->capture->lanes[stream->lane];
@@ -174,20 +177,21 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
                           nullptr, 0});
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-    const std::lock_guard lock(mutex);
+    const Call call;
     if (event->capture != nullptr) return cudaErrorStreamCaptureUnsupported;
     return event->queue == nullptr ? broken : drain(*event->queue, event->until);
 }
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end) {
-    const std::lock_guard lock(mutex);
-    if (begin->queue == nullptr || end->queue == nullptr) return cudaErrorInvalidResourceHandle;
+    const Call call;
+    if (begin->queue == nullptr || end->queue == nullptr || !begin->timed || !end->timed)
+        return cudaErrorInvalidResourceHandle;
     if (*begin->ms < 0 || *end->ms < 0) return cudaErrorNotReady;
     *ms = static_cast<float>(*end->ms - *begin->ms);
     return broken;
 }
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
-    const std::lock_guard lock(mutex);
+    const Call call;
     if (stream->capture != nullptr) return cudaErrorStreamCaptureUnsupported;
     stream->capture = new Graph;
     stream->capture->lanes.emplace_back();
@@ -197,7 +201,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
     return broken;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
-    const std::lock_guard lock(mutex);
+    const Call call;
     if (stream->capture == nullptr || stream->lane != 0) return cudaErrorStreamCaptureUnsupported;
     Graph* done = stream->capture;
     for (Stream* one : done->streams) one->capture = nullptr;
@@ -216,20 +220,23 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
     return broken;
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* ready, cudaGraph_t graph, unsigned long long) {
+    const Call call;
     *ready = new Graph(*graph);
     return broken;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
-    const std::lock_guard lock(mutex);
+    const Call call;
     if (stream->capture != nullptr) return cudaErrorStreamCaptureUnsupported;
     ++graph_launches;
     return give(*stream, {[copy = *graph] { return replay(copy); }, nullptr, 0});
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+    const Call call;
     delete graph;
     return cudaSuccess;
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
+    const Call call;
     delete graph;
     return cudaSuccess;
 }

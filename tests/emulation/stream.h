@@ -16,6 +16,15 @@ extern bool capturing_anywhere;
 extern thread_local int device_in_use;
 extern std::size_t graph_launches;
 
+// One call.
+class Call {
+public:
+    Call();
+
+private:
+    std::lock_guard<std::recursive_mutex> lock_;
+};
+
 struct Queue;
 // What a stream was given: something to do, or to wait until another stream has come to a place.
 struct Item {

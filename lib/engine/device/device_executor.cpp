@@ -284,13 +284,13 @@ Status DeviceExecutor::start() {
         ropes_.push_back(std::move(table));
     }
     const std::size_t batch_bytes = Batch::of(most_tokens, setup_.sequences, setup_.capacity).bytes;
-    HETERO_TRY(batch_host_, take_pinned(ops_, batch_bytes));
+    HETERO_TRY(batch_host_, take_pinned(ops_, device, batch_bytes));
     HETERO_TRY(batch_device_, take_device(ops_, device, batch_bytes));
     n_faults_ = 2 * n_layers + program_.ops.size();
     HETERO_TRY(faults_, take_device(ops_, device, n_faults_ * sizeof(unsigned long long)));
-    HETERO_TRY(faults_host_, take_pinned(ops_, n_faults_ * sizeof(unsigned long long)));
+    HETERO_TRY(faults_host_, take_pinned(ops_, device, n_faults_ * sizeof(unsigned long long)));
     const std::size_t logits = values[first_scratch_ + static_cast<std::size_t>(Scratch::logits)].bytes;
-    HETERO_TRY(logits_host_, take_pinned(ops_, std::max<std::size_t>(logits, 1)));
+    HETERO_TRY(logits_host_, take_pinned(ops_, device, std::max<std::size_t>(logits, 1)));
     in_flight_.reserve(setup_.kv->pages());
     HETERO_TRY(tails_, DeviceTails::create(setup_.device, *setup_.kv, setup_.sequences));
     return {};

@@ -25,7 +25,8 @@ using DeviceBytes = std::unique_ptr<std::byte, FreeDevice>;
 
 struct FreePinned {
     const kernels::DeviceOps* ops = nullptr;
-    void operator()(std::byte* memory) const noexcept { (void)ops->free_host(memory); }
+    int device = 0;
+    void operator()(std::byte* memory) const noexcept { (void)ops->free_host(device, memory); }
 };
 using PinnedBytes = std::unique_ptr<std::byte, FreePinned>;
 
@@ -35,10 +36,10 @@ inline Result<DeviceBytes> take_device(const kernels::DeviceOps& ops, int device
     return DeviceBytes(static_cast<std::byte*>(memory), FreeDevice{&ops, device});
 }
 
-inline Result<PinnedBytes> take_pinned(const kernels::DeviceOps& ops, std::size_t bytes) {
+inline Result<PinnedBytes> take_pinned(const kernels::DeviceOps& ops, int device, std::size_t bytes) {
     void* memory = nullptr;
-    HETERO_CHECK(check(ops.allocate_host(bytes, &memory)));
-    return PinnedBytes(static_cast<std::byte*>(memory), FreePinned{&ops});
+    HETERO_CHECK(check(ops.allocate_host(device, bytes, &memory)));
+    return PinnedBytes(static_cast<std::byte*>(memory), FreePinned{&ops, device});
 }
 
 // A stream, event or graph: a pointer that one function of the table destroys.
@@ -62,9 +63,10 @@ inline Result<Stream> make_stream(const kernels::DeviceOps& ops, int device) {
     return Stream(stream, {&ops});
 }
 
+// For order alone.
 inline Result<Event> make_event(const kernels::DeviceOps& ops, int device) {
     kernels::DeviceEvent event = nullptr;
-    HETERO_CHECK(check(ops.create_event(device, &event)));
+    HETERO_CHECK(check(ops.create_event(device, kernels::DeviceEventUse::order, &event)));
     return Event(event, {&ops});
 }
 

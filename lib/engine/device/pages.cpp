@@ -72,7 +72,7 @@ Result<std::unique_ptr<DevicePages>> DevicePages::create(const Device& device, K
 }
 
 DevicePages::~DevicePages() {
-    for (std::byte* memory : locked_) (void)device_.ops->unregister_host(memory);
+    for (std::byte* memory : locked_) (void)device_.ops->unregister_host(device_.index, memory);
 }
 
 void DevicePages::lock(PageList pages) {
@@ -84,7 +84,7 @@ void DevicePages::lock(PageList pages) {
         const std::size_t begin = index * lock_pages_ * pool_.page_bytes();
         const std::size_t bytes = std::min(lock_pages_ * pool_.page_bytes(), pool_.memory_bytes() - begin);
         std::byte* memory = pool_.memory(0) + begin;
-        if (!device_.ops->register_host(memory, bytes)) locked_.push_back(memory);
+        if (!device_.ops->register_host(device_.index, memory, bytes)) locked_.push_back(memory);
     }
 }
 

@@ -11,7 +11,7 @@ Result<std::unique_ptr<DeviceTails>> DeviceTails::create(const Device& device, c
     made->free_ = std::make_shared<std::vector<std::size_t>>();
     if (made->none()) return made;
     HETERO_TRY(made->memory_, take_device(*device.ops, device.index, sequences * made->tail_bytes_));
-    HETERO_TRY(made->staged_, take_pinned(*device.ops, sequences * made->tail_bytes_));
+    HETERO_TRY(made->staged_, take_pinned(*device.ops, device.index, sequences * made->tail_bytes_));
     for (std::size_t i = sequences; i-- > 0;) made->free_->push_back(i);
     return made;
 }

@@ -179,7 +179,7 @@ Status DeviceWeights::upload(const model::Model& model, const Device& device, Th
     const std::size_t size = std::max(std::min<std::size_t>(staging_bytes, bytes_), widest);
     std::array<Staging, 2> ring;
     for (Staging& staging : ring) {
-        HETERO_TRY(staging.memory, take_pinned(ops, size));
+        HETERO_TRY(staging.memory, take_pinned(ops, device.index, size));
         HETERO_TRY(staging.copied, make_event(ops, device.index));
         HETERO_CHECK(check(ops.record(staging.copied.get(), stream.get())));
     }

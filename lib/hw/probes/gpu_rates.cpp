@@ -25,8 +25,8 @@ class Bench {
 public:
     Bench(const kernels::DeviceOps& ops, int device) : ops_(ops), device_(device) {
         note(ops.create_stream(device, &stream_));
-        note(ops.create_event(device, &begin_));
-        note(ops.create_event(device, &end_));
+        note(ops.create_event(device, kernels::DeviceEventUse::time, &begin_));
+        note(ops.create_event(device, kernels::DeviceEventUse::time, &end_));
         kernels::DeviceInfo info;
         if (ops.device_info(device, info)) return;
         void* memory = nullptr;

@@ -56,15 +56,15 @@ TEST_CASE("copies in one and two dimensions, and fills") {
             for (std::size_t i = 0; i < 7; ++i) expected[3 + 20 * row + i] = host[2 + 30 * row + i];
         CHECK(to.read() == expected);
         void* pinned = nullptr;
-        check(device.ops.allocate_host(40, &pinned));
+        check(device.ops.allocate_host(0, 40, &pinned));
         check(device.ops.copy(device.stream, pinned, from.get(), 40));
         check(device.ops.synchronize(device.stream));
         CHECK(std::memcmp(pinned, host.data(), 40) == 0);
-        check(device.ops.free_host(pinned));
-        check(device.ops.register_host(host.data(), host.size()));
+        check(device.ops.free_host(0, pinned));
+        check(device.ops.register_host(0, host.data(), host.size()));
         check(device.ops.copy(device.stream, host.data(), to.get(), 60));
         check(device.ops.synchronize(device.stream));
-        check(device.ops.unregister_host(host.data()));
+        check(device.ops.unregister_host(0, host.data()));
         CHECK(std::equal(expected.begin(), expected.end(), host.begin()));
     });
 }
@@ -87,10 +87,10 @@ TEST_CASE("a launch that cannot be names the kernel, the device and the shapes")
 namespace {
 
 struct TwoStreams {
-    explicit TwoStreams(const Device& device) : ops(device.ops) {
+    explicit TwoStreams(const Device& device, DeviceEventUse use = DeviceEventUse::order) : ops(device.ops) {
         check(ops.create_stream(0, &side));
-        check(ops.create_event(0, &forked));
-        check(ops.create_event(0, &joined));
+        check(ops.create_event(0, use, &forked));
+        check(ops.create_event(0, use, &joined));
     }
     ~TwoStreams() {
         check(ops.destroy_event(forked));
@@ -106,7 +106,7 @@ struct TwoStreams {
 
 TEST_CASE("a stream that waits for another sees what it did") {
     on_device([](const Device& device) {
-        TwoStreams two(device);
+        TwoStreams two(device, DeviceEventUse::time);
         const std::size_t n = 1000;
         const auto x = device.upload(std::vector<float>(n, 1)), y = device.upload(std::vector<float>(n, 2));
         check(device.ops.scale(device.stream, x, n, 1, n, 3));
@@ -121,6 +121,17 @@ TEST_CASE("a stream that waits for another sees what it did") {
         float ms = -1;
         check(device.ops.elapsed_ms(two.forked, two.joined, &ms));
         CHECK(ms >= 0);
+    });
+}
+
+TEST_CASE("an event that is for order alone has no time") {
+    on_device([](const Device& device) {
+        TwoStreams two(device);
+        for (const DeviceEvent event : {two.forked, two.joined}) check(device.ops.record(event, device.stream));
+        check(device.ops.synchronize(device.stream));
+        float ms = -1;
+        CHECK(device.ops.elapsed_ms(two.forked, two.joined, &ms).message().find("cudaEventElapsedTime") !=
+              std::string::npos);
     });
 }
 

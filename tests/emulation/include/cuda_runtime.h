@@ -210,7 +210,7 @@ namespace hetero::emulation {
 struct Stream;
 struct Event;
 struct Graph;
-cudaError_t launch(dim3 grid, dim3 block, std::size_t shared_bytes, Stream* stream, const char* name,
+cudaError_t launch(dim3 grid, dim3 block, std::size_t shared_bytes, Stream* stream, const char* name, const void* entry,
                    std::function<void()> kernel);
 
 }  // namespace hetero::emulation
@@ -229,8 +229,9 @@ struct cudaDeviceProp {
 enum cudaMemcpyKind : int { cudaMemcpyDefault = 4 };
 enum cudaStreamCaptureMode : int { cudaStreamCaptureModeThreadLocal = 1 };
 enum cudaDeviceAttr : int { cudaDevAttrMemoryClockRate = 36 };
-constexpr unsigned cudaStreamNonBlocking = 1, cudaEventDefault = 0, cudaHostAllocPortable = 1,
-                   cudaHostRegisterPortable = 1;
+enum cudaFuncAttribute : int { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+constexpr unsigned cudaStreamNonBlocking = 1, cudaEventDefault = 0, cudaEventDisableTiming = 2,
+                   cudaHostAllocPortable = 1, cudaHostRegisterPortable = 1;
 
 const char* cudaGetErrorString(cudaError_t error);
 cudaError_t cudaGetLastError();
@@ -240,6 +241,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device);
 cudaError_t cudaDriverGetVersion(int* version);
 cudaError_t cudaRuntimeGetVersion(int* version);
+cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value);
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total);
 cudaError_t cudaMalloc(void** memory, std::size_t bytes);
 cudaError_t cudaFree(void* memory);

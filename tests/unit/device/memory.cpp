@@ -1,4 +1,6 @@
 // What a session takes of a device is known before, and given back.
+#include <thread>
+
 #include "engine/kv_pool.h"
 #include "support.h"
 
@@ -139,4 +141,52 @@ TEST_CASE("nothing that is copied while the device computes is pageable") {
                 CHECK(layers == model->config.n_layers);
                 CHECK(emulation::usage().pageable_copies == before);
             }
+}
+
+TEST_CASE("a call of any thread opens no other device than its own") {
+    const kernels::DeviceOps& ops = kernels::emulated_ops();
+    const std::size_t before = emulation::usage().unchosen_calls;
+    // Each in a thread that has made no call before.
+    const auto call = [](const auto& body) {
+        kernels::DeviceFault fault;
+        std::thread([&] { fault = body(); }).join();
+        INFO(fault.message());
+        CHECK_FALSE(static_cast<bool>(fault));
+    };
+    using kernels::DeviceEventUse;
+    void *memory = nullptr, *host = nullptr;
+    std::vector<std::byte> own(64);
+    kernels::DeviceStream stream = nullptr;
+    kernels::DeviceEvent begin = nullptr, end = nullptr;
+    kernels::DeviceGraph graph = nullptr;
+    float ms = 0;
+    call([&] { return ops.allocate(1, 64, &memory); });
+    call([&] { return ops.allocate_host(1, 64, &host); });
+    call([&] { return ops.register_host(1, own.data(), 64); });
+    call([&] { return ops.create_stream(1, &stream); });
+    for (kernels::DeviceEvent* event : {&begin, &end})
+        call([&] { return ops.create_event(1, DeviceEventUse::time, event); });
+    call([&] { return ops.record(begin, stream); });
+    call([&] { return ops.fill(stream, memory, 0, 64); });
+    call([&] { return ops.copy(stream, host, memory, 64); });
+    call([&] { return ops.copy_2d(stream, own.data(), 8, memory, 8, 8, 8); });
+    call([&] { return ops.scale(stream, static_cast<float*>(memory), 16, 1, 16, 3); });
+    call([&] { return ops.record(end, stream); });
+    call([&] { return ops.wait(stream, end); });
+    call([&] { return ops.synchronize_event(end); });
+    call([&] { return ops.elapsed_ms(begin, end, &ms); });
+    call([&] {  // a capture ends in the thread where it began
+        if (kernels::DeviceFault fault = ops.begin_capture(stream)) return fault;
+        if (kernels::DeviceFault fault = ops.fill(stream, memory, 0, 64)) return fault;
+        return ops.end_capture(stream, &graph);
+    });
+    call([&] { return ops.launch_graph(graph, stream); });
+    call([&] { return ops.synchronize(stream); });
+    call([&] { return ops.destroy_graph(graph); });
+    for (const kernels::DeviceEvent event : {begin, end}) call([&] { return ops.destroy_event(event); });
+    call([&] { return ops.destroy_stream(stream); });
+    call([&] { return ops.unregister_host(1, own.data()); });
+    call([&] { return ops.free_host(1, host); });
+    call([&] { return ops.free(1, memory); });
+    CHECK(emulation::usage().unchosen_calls == before);
 }

@@ -167,7 +167,7 @@ TEST_CASE("late streams show a wait that is missing") {
         const Configured configured(settings);
         const OwnStream first, second;
         DeviceEvent event = nullptr;
-        check(device().create_event(0, &event));
+        check(device().create_event(0, DeviceEventUse::order, &event));
         const Floats x(4);
         check(device().fill(first, x.get(), 0, 16));
         check(device().synchronize(first));
@@ -197,4 +197,23 @@ TEST_CASE("memory is refused beyond the device's size, or when a test says so") 
     check(device().free(0, memory));
     CHECK(device().allocate(0, 16, &memory).kind == DeviceFault::Kind::no_memory);
     CHECK(hetero::emulation::usage().bytes == 0);
+}
+
+TEST_CASE("a kernel asks for more shared memory than all have, once for a size") {
+    const OwnStream stream;
+    const auto asks = [&](std::size_t kib) {
+        const std::size_t before = hetero::emulation::usage().attribute_calls;
+        const Floats x(4);
+        check(launch(stream, "write", {{1, 1, 1}, {1, 1, 1}, kib << 10}, {}, write_at, x.get(), std::ptrdiff_t{2}));
+        check(device().synchronize(stream));
+        return hetero::emulation::usage().attribute_calls - before;
+    };
+    CHECK(asks(48) == 0);
+    CHECK(asks(60) == 1);
+    CHECK(asks(60) == 0);
+    CHECK(asks(50) == 0);
+    CHECK(asks(90) == 1);
+    const Floats x(4);
+    CHECK(static_cast<bool>(
+        launch(stream, "write", {{1, 1, 1}, {1, 1, 1}, 100 << 10}, {}, write_at, x.get(), std::ptrdiff_t{2})));
 }

@@ -74,6 +74,14 @@ struct DeviceMatrix {
     const float* bias = nullptr;       // [rows]; null: 0
 };
 
+// y[token] = W x[token].
+struct DeviceProduct {
+    static constexpr std::size_t most_together = 3;
+    DeviceMatrix w;
+    float* y = nullptr;
+    std::size_t y_stride = 0;
+};
+
 // The matrices of a mixture's experts: `data` of expert e begins e * expert_bytes after that of expert 0. row_scale is
 // [expert][rows]; there are no biases.
 struct DeviceExperts {
@@ -310,6 +318,9 @@ struct DeviceOps {
     // row_scale, bias, add). A token has the same bits in any batch.
     DeviceFault (*gemv)(DeviceStream stream, const DeviceMatrix& w, const float* x, std::size_t x_stride,
                         std::size_t n_tokens, float* y, std::size_t y_stride, bool add);
+    // The same of up to most_together matrices with one x, at once: they are of one type, and of as many columns.
+    DeviceFault (*gemv_together)(DeviceStream stream, const DeviceProduct* products, std::size_t n_products,
+                                 const float* x, std::size_t x_stride, std::size_t n_tokens);
     // The same of each head at once, y[token][head] = W[head] x[token][head]: w.rows are those of one head, whose rows
     // follow those of the head before; x_head, y_head: from one head to the next.
     DeviceFault (*gemv_heads)(DeviceStream stream, const DeviceMatrix& w, std::size_t n_heads, const float* x,

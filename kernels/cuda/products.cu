@@ -26,17 +26,36 @@ struct Heads {
     std::size_t n = 1, x = 0, y = 0;  // elements from one to the next
 };
 
+// Products with one x; blocks from `first` on have the rows of one.
+struct Together {
+    static constexpr int most = static_cast<int>(DeviceProduct::most_together);
+    DeviceMatrix w[most];
+    Output out[most];
+    unsigned first[most];
+};
+
 // A block has `rows` rows, and of blockIdx.y the tokens from `tokens` times that on.
 template <class E, class C, int rows, int tokens>
 __global__ void __launch_bounds__(most_dot_threads)
-    multiply_few(DeviceMatrix w, const float* x, std::size_t x_stride, std::size_t n_tokens, Output out, Heads heads) {
+    multiply_few(Together all, const float* x, std::size_t x_stride, std::size_t n_tokens, Heads heads) {
+    DeviceMatrix w = all.w[0];
+    Output out = all.out[0];
+    unsigned first = 0;
+#pragma unroll
+    for (int i = 1; i < Together::most; ++i) {
+        if (blockIdx.x < all.first[i]) continue;
+        w = all.w[i];
+        out = all.out[i];
+        first = all.first[i];
+    }
     const std::size_t head = blockIdx.z;
     w.data = static_cast<const Byte*>(w.data) + head * w.rows * w.row_bytes;
     if (w.row_scale != nullptr) w.row_scale += head * w.rows;
     if (w.bias != nullptr) w.bias += head * w.rows;
     x += head * heads.x;
     out.y += head * heads.y;
-    const std::size_t first_row = std::size_t{blockIdx.x} * rows, first_token = std::size_t{blockIdx.y} * tokens;
+    const std::size_t first_row = std::size_t{blockIdx.x - first} * rows,
+                      first_token = std::size_t{blockIdx.y} * tokens;
     const int n_rows = static_cast<int>(w.rows - first_row < rows ? w.rows - first_row : rows);
     const float* inputs[tokens];
     for (int t = 0; t < tokens; ++t)
@@ -55,30 +74,38 @@ __global__ void __launch_bounds__(most_dot_threads)
 }
 
 template <class E, class C, int rows, int tokens>
-DeviceFault multiply(DeviceStream stream, const DeviceMatrix& w, const float* x, std::size_t x_stride,
-                     std::size_t n_tokens, const Output& out, const Heads& heads) {
-    const Grid grid{{blocks_for(w.rows, rows), blocks_for(n_tokens, tokens), static_cast<unsigned>(heads.n)},
-                    {dot_threads(w.cols), 1, 1}};
-    return launch(stream, "gemv", grid, {{"heads", heads.n}, {"rows", w.rows}, {"cols", w.cols}, {"tokens", n_tokens}},
-                  multiply_few<E, C, rows, tokens>, w, x, x_stride, n_tokens, out, heads);
+DeviceFault multiply(DeviceStream stream, Together all, const float* x, std::size_t x_stride, std::size_t n_tokens,
+                     const Heads& heads) {
+    unsigned blocks = 0;
+    std::size_t n_rows = 0;
+    for (int i = 0; i < Together::most; ++i) {
+        all.first[i] = all.w[i].data != nullptr ? blocks : ~0U;
+        blocks += blocks_for(all.w[i].rows, rows);
+        n_rows += all.w[i].rows;
+    }
+    const std::size_t cols = all.w[0].cols;
+    const Grid grid{{blocks, blocks_for(n_tokens, tokens), static_cast<unsigned>(heads.n)}, {dot_threads(cols), 1, 1}};
+    return launch(stream, "gemv", grid, {{"heads", heads.n}, {"rows", n_rows}, {"cols", cols}, {"tokens", n_tokens}},
+                  multiply_few<E, C, rows, tokens>, all, x, x_stride, n_tokens, heads);
 }
 
 bool whole_blocks(const DeviceMatrix& w) { return w.cols % dtype_info(w.dtype).block_elems == 0; }
 
-DeviceFault multiply_all(DeviceStream stream, const DeviceMatrix& w, const float* x, std::size_t x_stride,
-                         std::size_t n_tokens, const Output& out, const Heads& heads) {
+DeviceFault multiply_all(DeviceStream stream, const Together& all, const float* x, std::size_t x_stride,
+                         std::size_t n_tokens, const Heads& heads) {
     DeviceFault fault;
+    const DeviceMatrix& w = all.w[0];
     const bool known = whole_blocks(w) && with_type(w.dtype, [&](auto elements, auto chunks) {
                            using E = decltype(elements);
                            using C = decltype(chunks);
                            if (n_tokens == 1) {
-                               fault = multiply<E, C, 4, 1>(stream, w, x, x_stride, n_tokens, out, heads);
+                               fault = multiply<E, C, 4, 1>(stream, all, x, x_stride, n_tokens, heads);
                            } else if (n_tokens == 2) {
-                               fault = multiply<E, C, 4, 2>(stream, w, x, x_stride, n_tokens, out, heads);
+                               fault = multiply<E, C, 4, 2>(stream, all, x, x_stride, n_tokens, heads);
                            } else if (n_tokens <= 4) {
-                               fault = multiply<E, C, 2, 4>(stream, w, x, x_stride, n_tokens, out, heads);
+                               fault = multiply<E, C, 2, 4>(stream, all, x, x_stride, n_tokens, heads);
                            } else {
-                               fault = multiply<E, C, 2, 8>(stream, w, x, x_stride, n_tokens, out, heads);
+                               fault = multiply<E, C, 2, 8>(stream, all, x, x_stride, n_tokens, heads);
                            }
                        });
     if (!known)
@@ -89,13 +116,28 @@ DeviceFault multiply_all(DeviceStream stream, const DeviceMatrix& w, const float
 
 DeviceFault gemv(DeviceStream stream, const DeviceMatrix& w, const float* x, std::size_t x_stride, std::size_t n_tokens,
                  float* y, std::size_t y_stride, bool add) {
-    return multiply_all(stream, w, x, x_stride, n_tokens, {y, y_stride, add}, {});
+    return multiply_all(stream, {{w}, {{y, y_stride, add}}, {}}, x, x_stride, n_tokens, {});
+}
+
+DeviceFault gemv_together(DeviceStream stream, const DeviceProduct* products, std::size_t n_products, const float* x,
+                          std::size_t x_stride, std::size_t n_tokens) {
+    bool alike = n_products >= 1 && n_products <= DeviceProduct::most_together;
+    Together all{};
+    for (std::size_t i = 0; alike && i < n_products; ++i) {
+        all.w[i] = products[i].w;
+        all.out[i] = {products[i].y, products[i].y_stride, false};
+        alike = all.w[i].dtype == all.w[0].dtype && all.w[i].cols == all.w[0].cols;
+    }
+    if (!alike)
+        return unsupported(stream, "gemv_together", "1 to 3 matrices of one type and as many columns are multiplied",
+                           {{"products", n_products}});
+    return multiply_all(stream, all, x, x_stride, n_tokens, {});
 }
 
 DeviceFault gemv_heads(DeviceStream stream, const DeviceMatrix& w, std::size_t n_heads, const float* x,
                        std::size_t x_stride, std::size_t x_head, std::size_t n_tokens, float* y, std::size_t y_stride,
                        std::size_t y_head) {
-    return multiply_all(stream, w, x, x_stride, n_tokens, {y, y_stride, false}, {n_heads, x_head, y_head});
+    return multiply_all(stream, {{w}, {{y, y_stride, false}}, {}}, x, x_stride, n_tokens, {n_heads, x_head, y_head});
 }
 
 constexpr unsigned convert_threads = 128;
@@ -276,6 +318,7 @@ DeviceFault quantize_rows(DeviceStream stream, const float* x, std::size_t x_str
 
 void fill_products(DeviceOps& ops) {
     ops.gemv = gemv;
+    ops.gemv_together = gemv_together;
     ops.gemv_heads = gemv_heads;
     ops.convert = convert;
     ops.embed = embed;

@@ -35,9 +35,8 @@ Status DeviceExecutor::op(const model::Qkv& qkv, const Chunk& chunk) {
     HETERO_TRY(const Input in, input(qkv.in, chunk, weights));
     float* q = at(qkv.q_out);
     auto *k = as<float>(Scratch::k), *v = as<float>(Scratch::v);
-    HETERO_CHECK(multiply(qkv.q, in, chunk, q, q_width));
-    HETERO_CHECK(multiply(qkv.k, in, chunk, k, k_width));
-    HETERO_CHECK(multiply(qkv.v, in, chunk, v, v_width));
+    const Product products[] = {{qkv.q, q, q_width}, {qkv.k, k, k_width}, {qkv.v, v, v_width}};
+    HETERO_CHECK(multiply(products, in, chunk));
     if (qkv.q_norm) {
         HETERO_CHECK(check(ops_.norm(stream_.get(), weights_->norm(*qkv.q_norm), {q, q_width, dim_k}, chunk.n_tokens,
                                      qkv.n_heads, dim_k, false, {q, q_width})));

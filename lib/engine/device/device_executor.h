@@ -146,6 +146,13 @@ private:
                     std::size_t y_stride, bool add = false);
     Status multiply(const model::Matrix& weight, const Input& x, const Chunk& chunk, float* y, std::size_t y_stride,
                     bool add = false);
+    struct Product {  // y = weight x
+        const model::Matrix& weight;
+        float* y;
+        std::size_t y_stride;
+    };
+    // Neighbours of one type go together where that is done.
+    Status multiply(std::span<const Product> products, const Input& x, const Chunk& chunk);
     Status multiply_add(const model::Matrix& weight, const std::optional<model::Norm>& norm, const Input& x,
                         const Chunk& chunk, model::Register out);
     Status multiply_heads(const model::Matrix& weight, std::size_t n_heads, Input x, std::size_t x_head, float* y,

@@ -70,6 +70,25 @@ Status DeviceExecutor::multiply(const model::Matrix& weight, const Input& x, con
     return multiply(weights_->matrix(weight), x, chunk.n_tokens, on_matrix_units(chunk, weight), y, y_stride, add);
 }
 
+Status DeviceExecutor::multiply(std::span<const Product> products, const Input& x, const Chunk& chunk) {
+    constexpr std::size_t most = kernels::DeviceProduct::most_together;
+    for (std::size_t begin = 0, end = 0; begin < products.size(); begin = end) {
+        const Product& first = products[begin];
+        end = begin + 1;
+        if (on_matrix_units(chunk, first.weight)) {
+            HETERO_CHECK(multiply(first.weight, x, chunk, first.y, first.y_stride));
+            continue;
+        }
+        while (end < products.size() && end - begin < most && products[end].weight.dtype == first.weight.dtype) ++end;
+        std::array<kernels::DeviceProduct, most> together;
+        for (std::size_t i = begin; i < end; ++i)
+            together[i - begin] = {weights_->matrix(products[i].weight), products[i].y, products[i].y_stride};
+        HETERO_CHECK(
+            check(ops_.gemv_together(stream_.get(), together.data(), end - begin, x.values, x.stride, chunk.n_tokens)));
+    }
+    return {};
+}
+
 // y[token][head] = W[head] x[token][head]; `x_head` and `y_head` elements from one head to the next.
 Status DeviceExecutor::multiply_heads(const model::Matrix& weight, std::size_t n_heads, Input x, std::size_t x_head,
                                       float* y, std::size_t y_stride, std::size_t y_head, const Chunk& chunk) {
@@ -138,8 +157,8 @@ Status DeviceExecutor::op(const model::FfnAdd& ffn, const Chunk& chunk) {
     const std::array weights = {&ffn.gate, &ffn.up};
     HETERO_TRY(const Input in, input(ffn.in, chunk, weights));
     auto *gate = as<float>(Scratch::gate), *up = as<float>(Scratch::up);
-    HETERO_CHECK(multiply(gated ? ffn.gate : ffn.up, in, chunk, gate, rows));
-    if (gated) HETERO_CHECK(multiply(ffn.up, in, chunk, up, rows));
+    const Product products[] = {{gated ? ffn.gate : ffn.up, gate, rows}, {ffn.up, up, rows}};
+    HETERO_CHECK(multiply(std::span(products).first(gated ? 2 : 1), in, chunk));
     Input activated{gate, rows, nullptr, half_stride(rows)};
     kernels::DeviceOutput out;
     if (on_matrix_units(chunk, ffn.down)) {

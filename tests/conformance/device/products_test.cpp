@@ -72,6 +72,52 @@ TEST_CASE("gemv of every weight type keeps its bound, and a token its bits in an
     });
 }
 
+TEST_CASE("gemv of matrices together has the bits of gemv of each") {
+    on_device([](const Device& device) {
+        Random random(8);
+        const std::size_t all_rows[] = {9, 3, 6}, cols = 96, x_stride = cols + 4, most = 9;
+        for (const WeightType& type : weight_types()) {
+            if (type.type != DType::q8_0 && type.type != DType::bf16) continue;
+            std::vector<float> x(most * x_stride), more(9);
+            fill_normal(x, random);
+            fill_normal(more, random);
+            const auto dx = device.upload(x), dm = device.upload(more);
+            std::vector<DeviceArray<std::uint8_t>> weights;
+            for (const std::size_t rows : all_rows)
+                weights.push_back(device.upload(random_weights(type, rows * cols, random)));
+            for (const std::size_t n : {1, 2, 3})
+                for (const std::size_t tokens : {1, 2, 3, 9}) {
+                    std::vector<DeviceArray<float>> one_by_one, together;
+                    DeviceProduct products[3];
+                    for (std::size_t i = 0; i < n; ++i) {
+                        const std::size_t rows = all_rows[i], y_stride = rows + i;
+                        const DeviceMatrix w{type.type,
+                                             weights[i].get(),
+                                             rows,
+                                             cols,
+                                             dtype_bytes(type.type, cols),
+                                             i == 1 ? dm.get() : nullptr,
+                                             i != 1 ? dm.get() : nullptr};
+                        for (auto* out : {&one_by_one, &together})
+                            out->push_back(device.upload(std::vector<float>(tokens * y_stride, 0.5F)));
+                        check(device.ops.gemv(device.stream, w, dx, x_stride, tokens, one_by_one[i], y_stride, false));
+                        products[i] = {w, together[i], y_stride};
+                    }
+                    check(device.ops.gemv_together(device.stream, products, n, dx, x_stride, tokens));
+                    for (std::size_t i = 0; i < n; ++i)
+                        CHECK(count_differing(together[i].read(), one_by_one[i].read()) == 0);
+                }
+        }
+        DeviceProduct unlike[2];
+        for (DeviceProduct& one : unlike) one.w = {DType::f32, nullptr, 1, 4, 16, nullptr, nullptr};
+        unlike[1].w.dtype = DType::bf16;
+        CHECK(device.ops.gemv_together(device.stream, unlike, 2, nullptr, 4, 1).kind == DeviceFault::Kind::unsupported);
+        unlike[1].w = {DType::f32, nullptr, 1, 8, 32, nullptr, nullptr};
+        CHECK(device.ops.gemv_together(device.stream, unlike, 2, nullptr, 4, 1).kind == DeviceFault::Kind::unsupported);
+        CHECK(device.ops.gemv_together(device.stream, unlike, 0, nullptr, 4, 1).kind == DeviceFault::Kind::unsupported);
+    });
+}
+
 TEST_CASE("gemv of heads has the bits of gemv of each") {
     on_device([](const Device& device) {
         Random random(7);

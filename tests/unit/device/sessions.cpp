@@ -125,6 +125,24 @@ TEST_CASE("a step that failed counts neither as a first run nor as a graph") {
     CHECK(graphs_of(5, false) == 1);
 }
 
+TEST_CASE("q, k and v, and gate and up, are multiplied together in a step") {
+    static std::vector<std::size_t> together;
+    kernels::DeviceOps ops = kernels::emulated_ops();
+    ops.gemv_together = [](kernels::DeviceStream stream, const kernels::DeviceProduct* products, std::size_t n,
+                           auto... rest) {
+        together.push_back(n);
+        return kernels::emulated_ops().gemv_together(stream, products, n, rest...);
+    };
+    const auto model = tiny_model();
+    const auto session = session_of(model, {.exec = Exec::eager, .ops = &ops});
+    prefill(*session, some_tokens(5));
+    together.clear();
+    step(*session, 3);
+    std::vector<std::size_t> expected;
+    for (std::uint32_t layer = 0; layer < model->config.n_layers; ++layer) expected.insert(expected.end(), {3, 2});
+    CHECK(together == expected);
+}
+
 TEST_CASE("work that runs as late as it may changes nothing") {
     const auto model = tiny_model("qwen3/bf16");
     const auto prompt = some_tokens(40);

@@ -286,6 +286,10 @@ struct DeviceOps {
     DeviceFault (*rope)(DeviceStream stream, DeviceHeads<const float> src, DeviceHeads<float> dst, std::size_t n_tokens,
                         std::size_t n_heads, std::size_t head_dim, const float* cos, const float* sin,
                         std::size_t n_pairs, RopePairing pairing);
+    // The same of queries and keys at once, in place.
+    DeviceFault (*rope_both)(DeviceStream stream, DeviceHeads<float> q, std::size_t n_heads, DeviceHeads<float> k,
+                             std::size_t n_kv_heads, std::size_t n_tokens, std::size_t head_dim, const float* cos,
+                             const float* sin, std::size_t n_pairs, RopePairing pairing);
 
     // out = activation(gate) * up, or without up (null) activation(gate); `stride` of both. Bounds: Ops::silu_mul,
     // gelu_tanh, gelu_erf, and one more rounding. out.f32 may be gate or up.

@@ -45,8 +45,11 @@ Status DeviceExecutor::op(const model::Qkv& qkv, const Chunk& chunk) {
         HETERO_CHECK(check(ops_.norm(stream_.get(), weights_->norm(*qkv.k_norm), {k, k_width, dim_k}, chunk.n_tokens,
                                      layout.n_kv_heads, dim_k, false, {k, k_width})));
     }
-    HETERO_CHECK(rotate(q, q_width, dim_k, q, q_width, dim_k, qkv.n_heads, dim_k, qkv.rope, chunk));
-    HETERO_CHECK(rotate(k, k_width, dim_k, k, k_width, dim_k, layout.n_kv_heads, dim_k, qkv.rope, chunk));
+    const RopeTable& table = ropes_[qkv.rope];
+    const auto* cos = reinterpret_cast<const float*>(table.angles.get()) + chunk.begin * table.pairs;
+    HETERO_CHECK(check(ops_.rope_both(
+        stream_.get(), {q, q_width, dim_k}, qkv.n_heads, {k, k_width, dim_k}, layout.n_kv_heads, chunk.n_tokens, dim_k,
+        cos, cos + table.most_tokens * table.pairs, table.pairs, program_.ropes[qkv.rope].pairing)));
     HETERO_CHECK(enter_layer(qkv.layer));
     if (pages_->part(qkv.layer, PartId::k).group_tokens == 0)  // else by the attention op, in order
         HETERO_CHECK(store(qkv.layer, PartId::k, k, k_width, chunk.begin, chunk.n_tokens));

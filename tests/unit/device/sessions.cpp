@@ -125,21 +125,26 @@ TEST_CASE("a step that failed counts neither as a first run nor as a graph") {
     CHECK(graphs_of(5, false) == 1);
 }
 
-TEST_CASE("q, k and v, and gate and up, are multiplied together in a step") {
-    static std::vector<std::size_t> together;
+TEST_CASE("a step has one launch for q, k and v, one for their rotation, and one for gate and up") {
+    static std::vector<std::size_t> together;  // products of a launch; 0: a rotation
     kernels::DeviceOps ops = kernels::emulated_ops();
     ops.gemv_together = [](kernels::DeviceStream stream, const kernels::DeviceProduct* products, std::size_t n,
                            auto... rest) {
         together.push_back(n);
         return kernels::emulated_ops().gemv_together(stream, products, n, rest...);
     };
+    ops.rope_both = [](auto... all) {
+        together.push_back(0);
+        return kernels::emulated_ops().rope_both(all...);
+    };
+    ops.rope = nullptr;
     const auto model = tiny_model();
     const auto session = session_of(model, {.exec = Exec::eager, .ops = &ops});
     prefill(*session, some_tokens(5));
     together.clear();
     step(*session, 3);
     std::vector<std::size_t> expected;
-    for (std::uint32_t layer = 0; layer < model->config.n_layers; ++layer) expected.insert(expected.end(), {3, 2});
+    for (std::uint32_t layer = 0; layer < model->config.n_layers; ++layer) expected.insert(expected.end(), {3, 0, 2});
     CHECK(together == expected);
 }
 

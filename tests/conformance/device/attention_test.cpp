@@ -261,8 +261,8 @@ TEST_CASE("prefill attends to the tokens before, in chunks and after a prefix") 
     });
 }
 
-// Two keys of scores that are large and nearly the same, with opposite values: the output is the hyperbolic tangent of half
-// difference, which is lost where Q or K counts as its rounding to one half.
+// Two keys of scores that are large and nearly the same, with opposite values: the output is the hyperbolic tangent of
+// half their difference, which is lost where Q or K counts as its rounding to one half.
 TEST_CASE("prefill tells apart two keys that the rounding of Q or of K would not") {
     constexpr std::size_t dims = 64;
     const auto alternating = [](float even, float odd) {

@@ -74,9 +74,9 @@ Result<Node> File::root() {
 }
 
 Status File::finish() {
-    const Quiet quiet;
     if (id_ < 0) return fail(Errc::internal, "the HDF5 file is closed already");
     if (const Status settled = store_->settle(); !settled && !channel_->error) channel_->error = settled.error();
+    const Quiet quiet;  // others may use the library while this one waits for the disk
     const bool flushed = H5Fflush(id_, H5F_SCOPE_GLOBAL) >= 0;
     std::string reason = flushed ? "" : library_reason();
     const std::optional<Error> error = channel_->error;

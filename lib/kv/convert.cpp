@@ -361,7 +361,7 @@ Result<ConvertReport> convert_state(Source& in, Sink& out, const Scheme& k, cons
 }
 
 Result<ConvertReport> convert_state(Source& in, Sink& out, std::span<const Scheme> k, std::span<const Scheme> v,
-                                    bool requantize, const ProvenanceEntry& entry, int threads) {
+                                    bool requantize, const ProvenanceEntry& entry, int threads, Handing handing) {
     const Header& from = in.header();
     HETERO_TRY(const Header header, converted_header(from, k, v, requantize, entry));
     HETERO_CHECK(out.begin(header));
@@ -398,7 +398,7 @@ Result<ConvertReport> convert_state(Source& in, Sink& out, std::span<const Schem
                 }
                 if (trace::on())
                     trace::add("convert", fmt::format("layer {}", layer), begin, std::chrono::steady_clock::now());
-                HETERO_CHECK(out.write_shared(output));
+                HETERO_CHECK(handing == Handing::shared ? out.write_shared(output) : out.write_layer(*output));
             }
         }
         HETERO_CHECK(in.finish());

@@ -42,7 +42,7 @@ struct ConvertReport {
 };
 
 // The most that convert_state holds at once with these schemes: a layer as it was read, the same as converted, and the
-// scratch of the threads. What a sink has not written yet comes on top: io/write_behind.h.
+// scratch of the threads. With Handing::shared, what the sink has not written yet comes on top.
 struct ConvertMemory {
     std::uint64_t bytes = 0;
     std::size_t sequence = 0, layer = 0;  // which needs them
@@ -50,12 +50,16 @@ struct ConvertMemory {
 [[nodiscard]] ConvertMemory convert_memory(const Header& header, std::span<const Scheme> k, std::span<const Scheme> v,
                                            int threads);
 
+// How the sink gets a layer: to keep while it is written (Sink::write_shared), or to write before the next one is read.
+enum class Handing : std::uint8_t { shared, written };
+
 // Streams `in` to `out` with the given schemes, one for each layer; their source_dtype is filled in from the input. A
 // part whose scheme stays the same is passed on bit for bit. Quantized to another quantized scheme is refused unless
 // `requantize`. Errors name sequence, layer, part, and the codec's place. Adds `entry` to the provenance; the writer
 // chooses the chunk length anew. The bytes do not depend on `threads`; 0: default_thread_count().
 Result<ConvertReport> convert_state(Source& in, Sink& out, std::span<const Scheme> k, std::span<const Scheme> v,
-                                    bool requantize, const ProvenanceEntry& entry, int threads);
+                                    bool requantize, const ProvenanceEntry& entry, int threads,
+                                    Handing handing = Handing::shared);
 // The same schemes in every layer.
 Result<ConvertReport> convert_state(Source& in, Sink& out, const Scheme& k, const Scheme& v, bool requantize,
                                     const ProvenanceEntry& entry, int threads);

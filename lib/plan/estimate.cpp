@@ -33,7 +33,7 @@ Demand demand_of(const Problem& problem, const sched::WorkerConfig& worker, doub
     const double prefill_steps = fresh / step_tokens, decode_steps = std::max(o - 1, 0.0) / batch;
 
     Demand out;
-    const double fetch_s = p > 0 ? worker.fetch_s + p * worker.fetch_s_per_token : 0;
+    const double fetch_s = p > 0 ? p * worker.fetch_s_per_token : 0;
     out.prefill_alone_s = fetch_s + worker.prefill.seconds(fresh, pairs);
     const double passes = prefill_steps * worker.prefill.chunks(step_tokens);
     const double floor_s = passes * worker.prefill.floor_s;

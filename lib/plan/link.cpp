@@ -51,11 +51,8 @@ std::optional<LinkRates> link_of(const Problem& problem, Candidate& candidate) {
             const Side& side = problem.sides[from.side];
             const bool inside =
                 from.side == to.side && from.tp * from.instances + to.tp * to.instances <= side.devices_each();
-            std::optional<Pairing> pairing;
-            if (!inside || side.machines == 1)
-                pairing = choose_hosts(problem, from.side, to.side, machines_of(problem, from),
-                                       machines_of(problem, to), inside);
-            if (!pairing && inside) pairing = choose_hosts(problem, from.side, to.side, 1, 1, true);
+            const auto pairing =
+                choose_hosts(problem, from.side, to.side, machines_of(problem, from), machines_of(problem, to), inside);
             if (!pairing) return std::nullopt;
             if (candidate.groups.size() == 2) {
                 from.hosts = pairing->from;

@@ -4,7 +4,6 @@
 #include <cmath>
 
 namespace hetero::plan {
-
 namespace {
 
 // Where KV is, and why there.

@@ -108,7 +108,9 @@ private:
                 load_s += config.decode.seconds(worker.sequences(), worker.context_tokens()) *
                           static_cast<double>(worker.sequences());
             }
-            if (load_s < least_s) {
+            // Of two alike the idle one: what a worker is busy with is in no backlog.
+            const bool idler = best != nobody && load_s == least_s && !worker.busy() && stations_[best].worker.busy();
+            if (load_s < least_s || idler) {
                 least_s = load_s;
                 best = w;
             }

@@ -31,7 +31,7 @@ std::uint64_t Worker::bytes_of(const Request& request) const noexcept {
 }
 
 double Worker::fetch_s(const Prompt& prompt) const noexcept {
-    return prompt.done_tokens > 0 ? config_.fetch_s + prompt.done_tokens * config_.fetch_s_per_token : 0;
+    return prompt.done_tokens > 0 ? prompt.done_tokens * config_.fetch_s_per_token : 0;
 }
 
 double Worker::prefill_estimate_s(const Prompt& prompt) const noexcept {

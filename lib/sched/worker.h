@@ -43,7 +43,7 @@ struct WorkerConfig {
     KvSize kv;  // as it is kept here
     std::uint64_t kv_capacity_bytes = 0;
     // Bringing the KV of a prompt's cached tokens from where it is retained, before the rest of the prompt is computed.
-    double fetch_s = 0, fetch_s_per_token = 0;
+    double fetch_s_per_token = 0;
 };
 
 // What a step brought about.

@@ -226,14 +226,15 @@ Result<std::unique_ptr<engine::Session>> make_session(Tool& tool, const ModelOpt
                                                       std::uint64_t capacity, std::uint32_t least_sequences) {
     const std::uint32_t most_sequences = options.sequences;
     std::optional<Progress> progress;
-    options.on_weights = [&](std::uint64_t done, std::uint64_t total) {
+    const engine::WeightsProgressFn on_weights = [&](std::uint64_t done, std::uint64_t total) {
         constexpr std::uint64_t mb = 1000000;
         if (!progress) progress.emplace(tool, "weights to " + engine::device_name(options.device), total / mb, "MB");
         progress->update(done / mb);
     };
     for (;;) {
+        options.on_weights = on_weights;
         auto made = engine::Session::create(loaded.model, options, capacity);
-        options.on_weights = made ? engine::WeightsProgressFn() : options.on_weights;
+        options.on_weights = {};  // its captures end here
         if (made || made.error().code != Errc::resource) return made;
         if (options.sequences > least_sequences) {
             options.sequences = std::max((options.sequences + 1) / 2, least_sequences);

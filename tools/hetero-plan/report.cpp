@@ -68,9 +68,8 @@ Json margin(double goal_s, double value_s) {
 }
 
 Json group_json(const plan::Problem& problem, const plan::Group& group) {
-    static constexpr const char* roles[] = {"both", "prefill", "decode"};
     return {{"machine", problem.sides[group.side].name},
-            {"role", roles[static_cast<int>(group.role)]},
+            {"role", sched::role_name(group.role)},
             {"instances", group.instances},
             {"tp", group.tp},
             {"dtype", group.dtype},

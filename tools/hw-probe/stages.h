@@ -7,8 +7,8 @@
 namespace hetero::tool {
 
 struct StagesCommand {
-    std::string model;  // empty: none is run
-    int threads = 0;    // 0: as many as this process may use
+    std::string model;
+    int threads = 0;  // 0: as many as this process may use
     bool quick = false;
 };
 

@@ -133,7 +133,8 @@ Status quantize(Tool& tool, const QuantizeOptions& options) {
         HETERO_TRY(sink, transport::open_sink(endpoints.outputs.front(), transfer));
     }
     auto converted = kv::convert_state(*source, *sink, schemes.k, schemes.v, options.requantize,
-                                       tool.provenance("quantize " + description), static_cast<int>(options.threads));
+                                       tool.provenance("quantize " + description), static_cast<int>(options.threads),
+                                       bounded ? kv::Handing::written : kv::Handing::shared);
     if (!converted) {
         sink->abort(converted.error());
         return tl::unexpected(converted.error());

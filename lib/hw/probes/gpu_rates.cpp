@@ -4,7 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
-#include <memory>
+#include <limits>
 #include <optional>
 #include <random>
 #include <vector>

@@ -257,9 +257,8 @@ Json probe(const Context& context) {
             pci_bus_id != nullptr && pci_bus_id(id, sizeof id, device) == 0 ? std::optional(std::string(id))
                                                                             : std::nullopt,
             "CUDA does not report it");
-        put_copies(lib, device, context.options.measure && !context.options.quick, context.options.seconds_each / 8,
-                   out);
         const bool measures = context.options.measure && !context.options.quick;
+        put_copies(lib, device, measures, context.options.seconds_each / 8, out);
         const char* why_not = measures ? nullptr : not_measured;
         const kernels::DeviceOps* ops = measures ? kernels::cuda_ops(&why_not) : nullptr;
         if (ops != nullptr) {

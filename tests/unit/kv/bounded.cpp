@@ -41,9 +41,12 @@ private:
     std::string name_ = "a test";
 };
 
-Status convert(kv::Source& source, const std::string& path, const kv::Scheme& scheme) {
+Status convert(kv::Source& source, const std::string& path, const kv::Scheme& scheme,
+               kv::Handing handing = kv::Handing::shared) {
     HETERO_TRY(auto sink, kv::create_file(path, io::Overwrite::refuse));
-    return kv::convert_state(source, *sink, scheme, scheme, false, {"test", "1", "convert"}, 2).map([](const auto&) {});
+    const std::vector<kv::Scheme> schemes(source.header().k_schemes.size(), scheme);
+    return kv::convert_state(source, *sink, schemes, schemes, false, {"test", "1", "convert"}, 2, handing)
+        .map([](const auto&) {});
 }
 
 bool reset_peak() {
@@ -95,10 +98,12 @@ TEST_CASE("what a conversion is said to hold at once is what it takes") {
     plan.n_layers = 1;
     plan.head_dim_k = plan.head_dim_v = 64;
     plan.lengths = {65536};  // 16 MiB of K and of V
+    constexpr std::uint32_t n_layers = 3;
     const TempDir folder;
     const std::string from = folder.path() + "/a.h5";
     {
         Generated source(plan);
+        source.repeat(n_layers);
         REQUIRE(convert(source, from, plain_scheme("f16")));
     }
     for (const std::string spec : {"int8:token", "wf4:channel:g64", "had:int4:token:asym"}) {
@@ -107,10 +112,10 @@ TEST_CASE("what a conversion is said to hold at once is what it takes") {
         const std::uint64_t before = status_kib("VmRSS");
         auto source = kv::open_file(from, kv::Verify::checksums);
         REQUIRE(source.has_value());
-        const std::vector<kv::Scheme> schemes{spec_scheme(spec)};
+        const std::vector<kv::Scheme> schemes(n_layers, spec_scheme(spec));
         const std::uint64_t said = kv::convert_memory((*source)->header(), schemes, schemes, 2).bytes / 1024;
         const std::string to = folder.path() + "/" + spec.substr(0, spec.find(':')) + ".h5";
-        const Status done = convert(**source, to, schemes.front());
+        const Status done = convert(**source, to, schemes.front(), kv::Handing::written);
         REQUIRE_MESSAGE(done.has_value(), done.error().message);
         const std::uint64_t peak = status_kib("VmHWM");
         CHECK_MESSAGE(peak < before + said + 2048, "grew by ", peak - before, " KiB; ", said, " were said");

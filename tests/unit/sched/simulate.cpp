@@ -285,14 +285,13 @@ TEST_CASE("layers are sent during prefill only where the decoder reserved before
 
 TEST_CASE("cached KV is brought back before the rest is computed") {
     Deployment deployment = colocated();
-    deployment.workers[0].fetch_s = 0.5;
     deployment.workers[0].fetch_s_per_token = 1e-2;
-    CHECK(play(deployment, {{0, 100, 60, 1}}).ttft_s[0] == doctest::Approx(0.04 + 0.5 + 0.6));
+    CHECK(play(deployment, {{0, 100, 60, 1}}).ttft_s[0] == doctest::Approx(0.04 + 0.6));
     CHECK(play(deployment, {{0, 100, 0, 1}}).ttft_s[0] == doctest::Approx(0.1));
     // In pieces it is brought back once.
     deployment.workers[0].policy.sharing = Sharing::chunked;
     deployment.workers[0].policy.chunk_tokens = 10;
-    CHECK(play(deployment, {{0, 100, 60, 1}}).ttft_s[0] == doctest::Approx(0.04 + 0.5 + 0.6));
+    CHECK(play(deployment, {{0, 100, 60, 1}}).ttft_s[0] == doctest::Approx(0.04 + 0.6));
 }
 
 TEST_CASE("a run that stops when it is decided decides as the whole one does") {

@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <exception>
+#include <new>
 #include <utility>
 
 #include "base/errno_text.h"
@@ -42,7 +43,7 @@ Status write_fully(int fd, std::uint64_t offset, std::span<const std::byte> byte
     while (!bytes.empty()) {
         const ssize_t n = ::pwrite(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return fail(Errc::resource, "cannot write: {}", errno_text(errno));
+        if (n <= 0) return fail(Errc::resource, "cannot write: {}", errno_text(n < 0 ? errno : EIO));
         bytes = bytes.subspan(static_cast<std::size_t>(n));
         offset += static_cast<std::uint64_t>(n);
     }
@@ -111,14 +112,19 @@ void WriteBehind::run() {
         const bool lost = error_.has_value();
         lock.unlock();
         Status done;
-        if (!lost) done = write_fully(fd_, job.offset, job.bytes);
+        try {
+            if (!lost) done = write_fully(fd_, job.offset, job.bytes);
+        } catch (const std::bad_alloc&) {
+            done = tl::unexpected(Error{Errc::resource, "out of memory"});
+        }
         if (!lost && done) disk.add(job.offset, job.bytes.size());
         job.owner.reset();
         lock.lock();
         waiting_bytes_ -= job.bytes.size();
         jobs_.pop_front();
-        if (!done) error_ = done.error();
-        if (!lost && done) --unsettled_;
+        const bool wrote = done.has_value();
+        if (!wrote) error_ = std::move(done).error();
+        if (!lost && wrote) --unsettled_;
         changed_.notify_all();
     }
 }

@@ -146,7 +146,16 @@ private:
         return fail_with(status.error(), name_);
     }
 
+    // A transfer that broke off can go on from what is in the file.
+    void tell_last() noexcept try {
+        if (!written_ || !file_) return;
+        static_cast<void>(store_view_->settle());
+        tell_written();
+    } catch (const std::bad_alloc&) {  // less is known of it
+    }
+
     void discard() noexcept {
+        tell_last();
         layers_.reset();
         integrity_.reset();
         file_.reset();

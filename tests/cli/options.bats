@@ -143,7 +143,8 @@ END
 }
 
 @test "--device: one that is not there is refused, auto says what it came to" {
-  for tool in "hetero-prefill -m $tiny -p x -o a.h5" "hetero-decode -m $tiny a.h5"; do
+  hetero-prefill -m "$tiny" -p Hello -o a.h5 -q
+  for tool in "hetero-prefill -m $tiny -p x -o b.h5" "hetero-decode -m $tiny a.h5"; do
     # shellcheck disable=SC2086
     refuses 4 'cuda:99' $tool --device cuda:99
     # shellcheck disable=SC2086
@@ -153,11 +154,11 @@ END
     # shellcheck disable=SC2086
     refuses 2 'kv-tier' $tool --device cpu --kv-tier host
   done
-  [ ! -e a.h5 ]
-  run --separate-stderr hetero-prefill -m "$tiny" -p Hello -o a.h5 --device auto
+  [ ! -e b.h5 ]
+  run --separate-stderr hetero-prefill -m "$tiny" -p Hello -o b.h5 --device auto
   [ "$status" -eq 0 ]
   grep -q 'device: ' <<<"$stderr"
-  run --separate-stderr hetero-prefill -m "$tiny" -p Hello -o b.h5
+  run --separate-stderr hetero-prefill -m "$tiny" -p Hello -o c.h5
   ! grep -q 'device:' <<<"$stderr"
 }
 

@@ -7,6 +7,11 @@ else()
 endif()
 option(HETERO_PRECOMPILE "Compile what most sources include only once" ${precompile})
 set(CMAKE_PCH_WARN_INVALID OFF)  # a source with other options reads the headers itself
+if(HETERO_PRECOMPILE AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  # Precompiled, std::string is no system header to GCC 12, which then warns of its own code.
+  target_compile_options(hetero_warnings INTERFACE
+    "$<$<COMPILE_LANGUAGE:CXX>:-Wno-array-bounds;-Wno-stringop-overread>")
+endif()
 
 # hetero_precompile(NAME [PIC] HEADERS header... LIBS target...): headers, beside those of the standard library, for targets
 # that say hetero_use_precompiled(TARGET NAME) and have the same compiler options.

@@ -7,15 +7,34 @@ setup() {
   need_mpi
 }
 
+# rank_reads FILE ARGUMENT...: hetero-prefill as the only rank, with FILE on the stdin of mpirun. Where mpirun itself dies
+# of SIGSEGV (Open MPI 4.1 may, above 64 KiB: open-mpi/ompi issue 7483) it is started again.
+rank_reads() {
+  local file=$1 status
+  shift
+  for _ in 1 2 3 4 5; do
+    rm -f a.h5 rank.out
+    status=0
+    mpirun --oversubscribe -n 1 hetero-prefill -m "$tiny" -f - "$@" <"$file" >rank.out 2>rank.err || status=$?
+    [ "$status" -eq 139 ] && grep -q 'orte_iof_hnp_read_local_handler' rank.err || break
+  done
+  return "$status"
+}
+
 @test "rank 0 reads all of a long prompt" {
   head -c 300000 /dev/zero | tr '\0' 'a' >prompt
   expected=$(hetero-prefill -m "$tiny" -f prompt --truncate end --dry-run --json -q 2>&1 | json_list token_ids)
-  actual=$(mpirun --oversubscribe -n 1 hetero-prefill -m "$tiny" -f - --truncate end --dry-run --json -q <prompt | json_list token_ids)
+  rank_reads prompt --truncate end --dry-run --json -q
+  actual=$(json_list token_ids <rank.out)
   [ -n "$expected" ]
   [ "$actual" = "$expected" ]
   # Not cut off before the end: the whole length is in the message.
   tokens=$(hetero-prefill -m "$tiny" -f prompt -o a.h5 2>&1 | grep -o 'has [0-9]* tokens')
-  mpirun --oversubscribe -n 1 hetero-prefill -m "$tiny" -f - -o a.h5 <prompt 2>&1 | grep -q "$tokens"
+  [ -n "$tokens" ]
+  run rank_reads prompt -o a.h5
+  [ "$status" -eq 3 ]
+  grep -q "$tokens" rank.err
+  grep -q '300000 bytes of prompt came through mpirun' rank.err
 }
 
 @test "a rank that needs a prompt and gets none refuses" {

@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/log.h"
 #include "base/printable.h"
 #include "base/redact.h"
 #include "base/units.h"
@@ -20,6 +22,9 @@ namespace hetero::tool {
 namespace {
 
 constexpr std::size_t kMaxTextBytes = std::size_t{1} << 30;
+// mpirun forwards the stdin of rank 0. Above this much Open MPI 4.1 may crash (open-mpi/ompi issue 7483) and 5.0.8 may
+// repeat parts (openpmix/prrte issue 2579).
+constexpr std::size_t kForwardedBytes = std::size_t{1} << 16;
 
 Result<std::string> read_text_alone(const std::string& path) {
     const bool is_stdin = path == "-";
@@ -40,6 +45,9 @@ Result<std::string> read_text_alone(const std::string& path) {
     }
     if (!is_stdin) close(fd);
     if (!status) return tl::unexpected(status.error());
+    if (is_stdin && text.size() > kForwardedBytes && std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr)
+        log::warn("{} bytes of prompt came through mpirun, which may crash or repeat parts above {}; -f FILE is safe",
+                  text.size(), kForwardedBytes);
     return text;
 }
 

@@ -4,13 +4,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
 #include <utility>
 
 #include "base/errno_text.h"
+#include "io/read_write.h"
 #include "io/temporaries.h"
 
 namespace hetero::io {
@@ -105,25 +105,13 @@ void AtomicFile::remove() noexcept {
 
 Status AtomicFile::write(std::span<const std::byte> bytes) {
     if (fd_ < 0) return fail(Errc::internal, "{}: written after it was published", shown_);
-    constexpr std::size_t piece = 1U << 30;  // Linux writes at most 2 GiB at once
-    while (!bytes.empty()) {
-        const ssize_t n = ::write(fd_, bytes.data(), std::min(bytes.size(), piece));
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return fail(Errc::resource, "{}: cannot be written: {}", shown_, errno_text(errno));
-        bytes = bytes.subspan(static_cast<std::size_t>(n));
-    }
+    if (const Status done = write_fully(fd_, bytes); !done) return fail_with(done.error(), shown_);
     return {};
 }
 
 Status AtomicFile::write_at(std::uint64_t offset, std::span<const std::byte> bytes) {
     if (fd_ < 0) return fail(Errc::internal, "{}: written after it was published", shown_);
-    while (!bytes.empty()) {
-        const ssize_t n = ::pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return fail(Errc::resource, "{}: cannot be written: {}", shown_, errno_text(errno));
-        bytes = bytes.subspan(static_cast<std::size_t>(n));
-        offset += static_cast<std::uint64_t>(n);
-    }
+    if (const Status done = write_fully(fd_, offset, bytes); !done) return fail_with(done.error(), shown_);
     return {};
 }
 

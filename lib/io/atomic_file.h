@@ -49,8 +49,7 @@ public:
     // After keep(): it is of no use after all.
     void remove() noexcept;
 
-    // Appends; EINTR and short writes handled. Where a file size limit is set, SIGXFSZ must be ignored to see the
-    // error.
+    // Appends. Where a file size limit is set, SIGXFSZ must be ignored to see the error.
     Status write(std::span<const std::byte> bytes);
     // Replaces bytes that were written before, for what is known only at the end.
     Status write_at(std::uint64_t offset, std::span<const std::byte> bytes);

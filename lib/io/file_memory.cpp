@@ -6,36 +6,20 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
-#include <cstring>
 #include <string>
-#include <vector>
+
+#include "base/errno_text.h"
+#include "io/nameless_file.h"
 
 namespace hetero::io {
-namespace {
-
-// Unlinked; -1: errno.
-int open_nameless(const std::string& folder) {
-    const int fd = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-    if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL)) return fd;
-    std::string name = folder + "/.hetero-memory-XXXXXX";  // file systems without O_TMPFILE: named for an instant
-    const int named = ::mkostemp(name.data(), O_CLOEXEC);
-    if (named >= 0) ::unlink(name.c_str());
-    return named;
-}
-
-}  // namespace
 
 Result<std::shared_ptr<std::byte>> take_file_memory(std::size_t bytes) {
     bytes = std::max<std::size_t>(bytes, 1);
-    std::vector<std::string> folders;
-    if (const char* folder = std::getenv("TMPDIR"); folder != nullptr && *folder != '\0') folders.emplace_back(folder);
-    folders.insert(folders.end(), {"/var/tmp", "/tmp"});
     std::string reason;
-    for (const std::string& folder : folders) {
+    for (const std::string& folder : temporary_folders()) {
         const int fd = open_nameless(folder);
         if (fd < 0) {
-            reason = folder + ": " + std::strerror(errno);
+            reason = fmt::format("{}: {}", folder, errno_text(errno));
             continue;
         }
         void* memory = MAP_FAILED;
@@ -49,7 +33,7 @@ Result<std::shared_ptr<std::byte>> take_file_memory(std::size_t bytes) {
             const auto release = [bytes](std::byte* mapped) { ::munmap(mapped, bytes); };
             return std::shared_ptr<std::byte>(static_cast<std::byte*>(memory), release);
         }
-        reason = folder + ": " + std::strerror(error);
+        reason = fmt::format("{}: {}", folder, errno_text(error));
     }
     return fail(Errc::resource, "no room for {} bytes in a temporary file ({}); set TMPDIR", bytes, reason);
 }

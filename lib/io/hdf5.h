@@ -123,13 +123,14 @@ public:
         return std::optional<T>(std::move(std::get<T>(*value)));
     }
 
-    // Of datasets only. `bytes` must have the dataset's size; with an owner they are written by File::finish(), as
+    // Of datasets only. `bytes` and `out` must have the dataset's size; with an owner they are written by File::finish(), as
     // ByteStore::write_later() does.
     [[nodiscard]] const Extent& extent() const noexcept { return extent_; }
     [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
     Status write(std::span<const std::byte> bytes, std::shared_ptr<const void> owner = nullptr);
     [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }  // in the file, of what it has
     Status read(std::span<std::byte> out) const;
+    Status read_at(std::uint64_t begin, std::span<std::byte> out) const;  // some of them
 
 private:
     friend class File;

@@ -168,7 +168,14 @@ Status Node::write(std::span<const std::byte> bytes, std::shared_ptr<const void>
 Status Node::read(std::span<std::byte> out) const {
     if (out.size() != bytes_)
         return fail(Errc::internal, "{}: {} bytes asked for, the dataset has {}", path_, out.size(), bytes_);
-    if (auto status = file_->store_->read_at(offset_, out); !status) return fail_with(status.error(), path_);
+    return read_at(0, out);
+}
+
+Status Node::read_at(std::uint64_t begin, std::span<std::byte> out) const {
+    if (begin > bytes_ || out.size() > bytes_ - begin)
+        return fail(Errc::internal, "{}: {} bytes from {} asked for, the dataset has {}", path_, out.size(), begin,
+                    bytes_);
+    if (auto status = file_->store_->read_at(offset_ + begin, out); !status) return fail_with(status.error(), path_);
     return {};
 }
 

@@ -11,6 +11,7 @@
 
 #include "base/errno_text.h"
 #include "io/hdf5.h"
+#include "io/read_write.h"
 #include "io/write_behind.h"
 
 namespace hetero::io {
@@ -92,18 +93,9 @@ public:
 
 private:
     [[nodiscard]] Status read_file(std::uint64_t offset, std::span<std::byte> out) const {
-        while (!out.empty()) {
-            const ssize_t n = ::pread(fd_, out.data(), out.size(), static_cast<off_t>(offset));
-            if (n < 0 && errno == EINTR) continue;
-            if (n < 0) return fail(Errc::resource, "cannot read: {}", errno_text(errno));
-            if (n == 0 && writable_) {  // not there yet: as the driver reads what is beyond the end
-                std::fill(out.begin(), out.end(), std::byte{0});
-                return {};
-            }
-            if (n == 0) return fail(Errc::bad_input, "ends at byte {}, {} more were expected", offset, out.size());
-            out = out.subspan(static_cast<std::size_t>(n));
-            offset += static_cast<std::uint64_t>(n);
-        }
+        if (!writable_) return read_fully(fd_, offset, out);
+        HETERO_TRY(const std::size_t there, read_up_to_end(fd_, offset, out));
+        std::fill(out.begin() + static_cast<std::ptrdiff_t>(there), out.end(), std::byte{0});  // as the driver does
         return {};
     }
 

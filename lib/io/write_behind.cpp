@@ -1,14 +1,12 @@
 #include "io/write_behind.h"
 
 #include <fcntl.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <exception>
 #include <new>
 #include <utility>
 
-#include "base/errno_text.h"
+#include "io/read_write.h"
 
 namespace hetero::io {
 namespace {
@@ -38,17 +36,6 @@ private:
 };
 
 }  // namespace
-
-Status write_fully(int fd, std::uint64_t offset, std::span<const std::byte> bytes) {
-    while (!bytes.empty()) {
-        const ssize_t n = ::pwrite(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return fail(Errc::resource, "cannot write: {}", errno_text(n < 0 ? errno : EIO));
-        bytes = bytes.subspan(static_cast<std::size_t>(n));
-        offset += static_cast<std::uint64_t>(n);
-    }
-    return {};
-}
 
 WriteBehind::~WriteBehind() {
     if (!thread_.joinable()) return;

@@ -15,9 +15,6 @@
 
 namespace hetero::io {
 
-// All of `bytes` at `offset`; EINTR and short writes are handled. Errors have the system's reason, not the name.
-[[nodiscard]] Status write_fully(int fd, std::uint64_t offset, std::span<const std::byte> bytes);
-
 class WriteBehind {
 public:
     static constexpr std::uint64_t most_bytes = 8U << 20;  // that wait; a larger write waits alone

@@ -7,11 +7,11 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstdlib>
 #include <new>
 #include <random>
 
 #include "base/errno_text.h"
+#include "io/nameless_file.h"
 #include "kv/file.h"
 #include "transport/file_descriptor.h"
 
@@ -29,25 +29,11 @@ Status write_all(int fd, std::span<const std::byte> bytes, const std::string& na
     return fail(Errc::resource, "{}: {}", name, errno_text(errno));
 }
 
-std::vector<std::string> spool_folders() {
-    std::vector<std::string> folders;
-    if (const char* folder = std::getenv("TMPDIR"); folder != nullptr && *folder != '\0') folders.emplace_back(folder);
-    folders.emplace_back("/var/tmp");
-    folders.emplace_back("/tmp");
-    return folders;
-}
-
-// A file without a name, mode 0600.
 Result<FileDescriptor> open_spool() {
     std::string reason;
-    for (const std::string& folder : spool_folders()) {
-        int fd = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-        if (fd < 0 && (errno == EOPNOTSUPP || errno == EISDIR)) {
-            std::string name = folder + "/hetero-spool-XXXXXX";
-            fd = ::mkostemp(name.data(), O_CLOEXEC);
-            if (fd >= 0) ::unlink(name.c_str());
-        }
-        if (fd >= 0) return FileDescriptor(fd);
+    for (const std::string& folder : io::temporary_folders()) {
+        FileDescriptor file(io::open_nameless(folder));
+        if (file.valid()) return file;
         reason += fmt::format("{}{}: {}", reason.empty() ? "" : ", ", folder, errno_text(errno));
     }
     return fail(Errc::resource, "no folder for a temporary file ({}); set TMPDIR", reason);
@@ -83,15 +69,13 @@ public:
         : spool_(std::move(spool)), source_(std::move(source)), name_(std::move(name)) {}
     [[nodiscard]] const kv::Header& header() const noexcept override { return source_->header(); }
     Result<kv::Layer> read_layer() override {
-        auto layer = source_->read_layer();
-        if (!layer) return tl::unexpected<Error>(renamed(layer.error(), spool_, name_));
+        kv::Layer layer;
+        HETERO_CHECK(read_into(layer));
         return layer;
     }
-    Status finish() override {
-        const Status finished = source_->finish();
-        if (!finished) return tl::unexpected<Error>(renamed(finished.error(), spool_, name_));
-        return finished;
-    }
+    Status read_into(kv::Layer& layer) override { return of_pipe(source_->read_into(layer)); }
+    Status skip_layer() override { return of_pipe(source_->skip_layer()); }
+    Status finish() override { return of_pipe(source_->finish()); }
     [[nodiscard]] const std::string& name() const noexcept override { return name_; }
 
     static Error renamed(Error error, const FileDescriptor& spool, const std::string& name) {
@@ -104,6 +88,11 @@ public:
     }
 
 private:
+    [[nodiscard]] Status of_pipe(const Status& status) const {
+        if (status) return status;
+        return tl::unexpected<Error>(renamed(status.error(), spool_, name_));
+    }
+
     FileDescriptor spool_;
     std::unique_ptr<kv::Source> source_;
     std::string name_;
@@ -117,10 +106,11 @@ Status copy_rest(int from, int to, const std::string& from_name, const std::stri
     }
 }
 
-Result<std::unique_ptr<kv::Source>> spool(int fd, const std::vector<std::byte>& head, const std::string& name) {
+Result<std::unique_ptr<kv::Source>> spool(int fd, std::vector<std::byte> head, const std::string& name) {
     HETERO_TRY(FileDescriptor file, open_spool());
     const std::string spool_name = name + ": temporary file (set TMPDIR)";
     HETERO_CHECK(write_all(file.get(), head, spool_name));
+    head = std::vector<std::byte>();  // its memory is the state's now
     HETERO_CHECK(copy_rest(fd, file.get(), name, spool_name));
     auto source = kv::open_file(path_of(file));
     if (!source) return tl::unexpected<Error>(SpooledSource::renamed(source.error(), file, name));
@@ -185,7 +175,7 @@ private:
     Status create_spool() {
         std::random_device device;
         std::string reason;
-        for (const std::string& folder : spool_folders()) {
+        for (const std::string& folder : io::temporary_folders()) {
             const std::string path = fmt::format("{}/hetero-spool-{:08x}{:08x}", folder, device(), device());
             if (const Status fits = io::check_output_path(path, io::Overwrite::refuse); !fits) {
                 reason = fits.error().message;
@@ -219,7 +209,7 @@ Result<std::unique_ptr<kv::Source>> read_pipe(int fd, const std::string& name, s
                     "{}: empty: did the command before it in the pipe fail? (under mpirun only rank 0 has an input)",
                     name);
     if (image.size() < max_memory_bytes) return kv::open_image(std::move(image), name);
-    return spool(fd, image, name);
+    return spool(fd, std::move(image), name);
 }
 
 std::unique_ptr<kv::Sink> write_pipe(int fd, const std::string& name, std::uint64_t max_memory_bytes) {

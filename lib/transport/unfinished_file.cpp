@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "base/errno_text.h"
+#include "io/read_write.h"
 #include "io/temporaries.h"
 #include "transport/chunk_plan.h"
 
@@ -28,19 +29,6 @@ FileDescriptor open_own(const std::string& path) {
         (info.st_mode & (S_IWGRP | S_IWOTH)) != 0 || info.st_nlink == 0)
         return FileDescriptor();
     return file;
-}
-
-Status read_at(int fd, std::uint64_t offset, std::span<std::byte> out) {
-    while (!out.empty()) {
-        if (offset > std::uint64_t{INT64_MAX}) return fail(Errc::bad_input, "offset {} is beyond any file", offset);
-        const ssize_t n = ::pread(fd, out.data(), out.size(), static_cast<off_t>(offset));
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return fail(Errc::bad_input, "cannot be read: {}", errno_text(errno));
-        if (n == 0) return fail(Errc::bad_input, "ends at byte {}, {} more were expected", offset, out.size());
-        out = out.subspan(static_cast<std::size_t>(n));
-        offset += static_cast<std::uint64_t>(n);
-    }
-    return {};
 }
 
 bool is_hex(std::string_view text) {
@@ -95,7 +83,7 @@ Status UnfinishedFile::verify(const kv::Header& header, const Digest& state_key)
     if (::fstat(journal_file_.get(), &info) != 0 || static_cast<std::uint64_t>(info.st_size) > max_journal_bytes)
         return fail(Errc::bad_input, "its journal cannot be read");
     std::vector<std::byte> bytes(static_cast<std::size_t>(info.st_size));
-    HETERO_CHECK(read_at(journal_file_.get(), 0, bytes));
+    HETERO_CHECK(io::read_fully(journal_file_.get(), 0, bytes));
     auto journal = decode_journal(bytes);
     if (!journal) return fail_with(journal.error(), "its journal");
     if (journal->state_key != state_key) return fail(Errc::bad_input, "it is of another state");
@@ -126,7 +114,7 @@ Status UnfinishedFile::read(const kv::Header& header, std::uint64_t layer_index,
     for (const kv::PartId id : {kv::PartId::k, kv::PartId::v}) {
         for (std::size_t i = 0; i < std::size(kv::part_arrays); ++i) {
             std::vector<std::byte>& bytes = (layer.part(id).*kv::part_arrays[i]).bytes;
-            HETERO_CHECK(read_at(part_file_.get(), written.offsets[static_cast<std::size_t>(id)][i], bytes));
+            HETERO_CHECK(io::read_fully(part_file_.get(), written.offsets[static_cast<std::size_t>(id)][i], bytes));
         }
     }
     if (kv::checksum_layer(header, layer) != written.checksums)

@@ -81,7 +81,7 @@ TEST_CASE("the first write that failed is the error of all that follow, and is n
         const Status drained = behind.drain();
         REQUIRE_FALSE(drained.has_value());
         CHECK(drained.error().code == Errc::resource);
-        CHECK(drained.error().message == "cannot write: Bad file descriptor");
+        CHECK(drained.error().message == "cannot be written: Bad file descriptor");
         CHECK(behind.unsettled() == 1);
         CHECK(held.expired());
         CHECK_FALSE(behind.write(0, span.first(0), nullptr).has_value());

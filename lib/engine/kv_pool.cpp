@@ -36,23 +36,44 @@ std::uint32_t kept_heads(std::span<const model::KvLayout> layers, std::span<cons
     return heads.empty() ? layers[layer].n_kv_heads : static_cast<std::uint32_t>(heads[layer].size());
 }
 
+// Of one page.
+std::uint64_t layer_bytes(std::span<const model::KvLayout> layers, const KvStorage& storage,
+                          std::span<const Range> heads, std::size_t layer) {
+    return (std::uint64_t{tile_bytes(layers[layer], storage, PartId::k)} +
+            tile_bytes(layers[layer], storage, PartId::v)) *
+           kept_heads(layers, heads, layer);
+}
+
+// Pages of a run: as many as it should be long, or down to half of them where fewer places of the last run stay empty.
+// Layers of unlike sizes have runs of one page.
+std::uint64_t run_pages_of(std::span<const model::KvLayout> layers, const KvStorage& storage, std::uint64_t pages,
+                           std::span<const Range> heads) {
+    const std::uint64_t one = layers.empty() ? 0 : layer_bytes(layers, storage, heads, 0);
+    for (std::size_t i = 1; i < layers.size(); ++i)
+        if (layer_bytes(layers, storage, heads, i) != one) return 1;
+    if (one == 0 || pages == 0) return 1;
+    const auto empty = [&](std::uint64_t run) { return (run - pages % run) % run; };
+    const std::uint64_t most = std::clamp<std::uint64_t>(run_bytes / (one * layers.size()), 1, pages);
+    std::uint64_t best = most;
+    for (std::uint64_t run = most; run > most / 2; --run)
+        if (empty(run) < empty(best)) best = run;
+    return best;
+}
+
 }  // namespace
 
 std::uint64_t KvPool::page_bytes(std::span<const model::KvLayout> layers, const KvStorage& storage,
                                  std::span<const Range> heads) {
     std::uint64_t bytes = 0;
-    for (std::size_t i = 0; i < layers.size(); ++i) {
-        for (const PartId part : {PartId::k, PartId::v}) {
-            bytes += std::uint64_t{tile_bytes(layers[i], storage, part)} * kept_heads(layers, heads, i);
-        }
-    }
+    for (std::size_t i = 0; i < layers.size(); ++i) bytes += layer_bytes(layers, storage, heads, i);
     return bytes;
 }
 
 std::uint64_t KvPool::bytes_needed(std::span<const model::KvLayout> layers, const KvStorage& storage,
                                    std::uint64_t pages, std::span<const Range> heads) {
+    const std::uint64_t run = run_pages_of(layers, storage, pages, heads), runs = pages / run + (pages % run != 0);
     std::uint64_t bytes = 0;
-    const bool fits = !__builtin_mul_overflow(page_bytes(layers, storage, heads), pages, &bytes);
+    const bool fits = !__builtin_mul_overflow(page_bytes(layers, storage, heads) * run, runs, &bytes);
     return fits ? bytes : std::numeric_limits<std::uint64_t>::max();
 }
 
@@ -107,11 +128,9 @@ Result<std::shared_ptr<KvPool>> KvPool::create(std::span<const model::KvLayout> 
             pool->formats_.push_back(std::move(k));
             pool->formats_.push_back(std::move(v));
         }
-        bool alike = true;
         for (std::size_t i = 0; i < layers.size(); ++i) {
             pool->layers_[i].n_kv_heads = kept_heads(layers, heads, i);
             if (!heads.empty()) pool->first_heads_[i] = static_cast<std::uint32_t>(heads[i].begin);
-            const std::size_t begin = pool->page_bytes_;
             const auto place = [&](PartId part) {
                 const std::size_t offset = pool->page_bytes_;
                 pool->page_bytes_ += tile_bytes(layers[i], storage, part) * pool->layers_[i].n_kv_heads;
@@ -122,23 +141,13 @@ Result<std::shared_ptr<KvPool>> KvPool::create(std::span<const model::KvLayout> 
                                                               kernels::dtype_bytes(storage.dtype, layers[i].head_dim_k)
                                                         : place(PartId::v));
             if (i == 0) pool->layer_bytes_ = pool->page_bytes_;
-            alike = alike && pool->page_bytes_ - begin == pool->layer_bytes_;
         }
-        std::uint64_t reserved = bytes;
-        if (alike && bytes != 0 && memory == nullptr) {
-            const std::uint64_t most = std::max<std::uint64_t>(1, run_bytes / pool->page_bytes_),
-                                runs = (pages + most - 1) / most, in_run = (pages + runs - 1) / runs;
-            std::uint64_t whole = 0;
-            if (!__builtin_mul_overflow(pool->page_bytes_, in_run * runs, &whole)) {
-                reserved = whole;
-                pool->interleave(in_run);
-            }
-        }
+        if (memory == nullptr) pool->interleave(run_pages_of(layers, storage, pages, heads));
         pool->users_.resize(pages);
         pool->free_.resize(pages);
         std::iota(pool->free_.rbegin(), pool->free_.rend(), Page{0});
-        pool->memory_ = memory != nullptr ? std::move(memory) : std::shared_ptr<std::byte>(take_bytes(reserved));
-        pool->memory_bytes_ = reserved;
+        pool->memory_ = memory != nullptr ? std::move(memory) : std::shared_ptr<std::byte>(take_bytes(bytes));
+        pool->memory_bytes_ = bytes;
         if (pool->memory_ == nullptr) return out_of_memory();
         return pool;
     } catch (const std::bad_alloc&) {

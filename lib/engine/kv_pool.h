@@ -35,8 +35,7 @@ public:
     // here; messages name them as the model does.
     [[nodiscard]] static std::uint64_t page_bytes(std::span<const model::KvLayout> layers, const KvStorage& storage,
                                                   std::span<const Range> heads = {});
-    // What create() reserves; the largest number where it is beyond 64 bits. A budget of bytes has budget /
-    // page_bytes() pages.
+    // What create() reserves: the pages, and what is left of the last run; the largest number where it is beyond 64 bits.
     [[nodiscard]] static std::uint64_t bytes_needed(std::span<const model::KvLayout> layers, const KvStorage& storage,
                                                     std::uint64_t pages, std::span<const Range> heads = {});
     // usage: codecs that cannot stay in memory, layers that cannot be in codes: those with latents, and those with a

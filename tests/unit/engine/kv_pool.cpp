@@ -82,6 +82,7 @@ TEST_CASE("tiles of all pages, layers and heads lie apart, wherever pages are in
                 wrong += tiles[i - 1].first + tiles[i - 1].second > tiles[i].first;
             CHECK(wrong == 0);
             CHECK(tiles.back().first + tiles.back().second <= pool->memory(0) + pool->memory_bytes());
+            CHECK(pool->memory_bytes() == KvPool::bytes_needed(some, DType::f32, pages));
             CHECK(pool->memory_bytes() < (pages + 3) * pool->page_bytes());
         }
 }

@@ -12,6 +12,7 @@
 #include "base/threads.h"
 #include "base/trace.h"
 #include "kernels/api/ops.h"
+#include "kv/recycled_layers.h"
 #include "quant/codec.h"
 
 namespace hetero::kv {
@@ -101,15 +102,16 @@ class Converter {
 public:
     explicit Converter(int threads) : pool_(threads), workers_(static_cast<std::size_t>(pool_.size())) {}
 
-    // The part with another scheme. Tasks are token ranges; of several errors the first range's is returned.
-    Result<Part> convert(const Header& header, const Part& from, const Scheme& scheme, std::uint64_t n_tokens,
-                         PartId id, std::uint64_t first_token) {
+    // `part` becomes `from` with another scheme, in the memory that it has. Tasks are token ranges; of several errors
+    // the first range's is returned.
+    Status convert(const Header& header, const Part& from, Part& part, const Scheme& scheme, std::uint64_t n_tokens,
+                   PartId id, std::uint64_t first_token) {
         HETERO_TRY(const Codec* in, codec_of(from.scheme));
         HETERO_TRY(const Codec* out, codec_of(scheme, Errc::usage));
         if ((from.scheme.keeps_rows() && out->quantized()) || (scheme.keeps_rows() && in->quantized())) {
-            return convert_whole(header, from, scheme, n_tokens, id, first_token);
+            return convert_whole(header, from, part, scheme, n_tokens, id, first_token);
         }
-        HETERO_TRY(Part part, allocate_part(header, scheme, n_tokens, id));
+        HETERO_CHECK(reshape_part(part, header, scheme, n_tokens, id));
         // A float keeps no tokens apart: its arrays have the kept ones around those that are converted.
         const KeptRows rows = kept_rows(from.scheme.keeps_rows() ? from.scheme : scheme, n_tokens);
         const std::uint64_t in_first = from.scheme.keeps_rows() ? 0 : rows.sinks,
@@ -140,7 +142,7 @@ public:
         double busiest = 0;
         for (const Worker& worker : workers_) busiest = std::max(busiest, worker.seconds);
         seconds_ += busiest;
-        return part;
+        return {};
     }
 
     [[nodiscard]] double seconds() const { return seconds_; }
@@ -179,16 +181,16 @@ private:
     }
 
     // Between quantized schemes groups do not begin at the same tokens where tokens are kept.
-    Result<Part> convert_whole(const Header& header, const Part& from, const Scheme& scheme, std::uint64_t n_tokens,
-                               PartId id, std::uint64_t first_token) {
+    Status convert_whole(const Header& header, const Part& from, Part& part, const Scheme& scheme,
+                         std::uint64_t n_tokens, PartId id, std::uint64_t first_token) {
         const auto start = std::chrono::steady_clock::now();
         HETERO_TRY(const std::vector<float> values, decode_part(header, from, n_tokens, id, first_token));
-        HETERO_TRY(Part part, encode_part(header, scheme, n_tokens, id, values, first_token));
+        HETERO_TRY(part, encode_part(header, scheme, n_tokens, id, values, first_token));
         seconds_ += seconds_since(start);
         HETERO_TRY(const std::vector<float> back, decode_part(header, part, n_tokens, id, first_token));
         kernels::ops().max_difference({DType::f32, values.data(), 1, values.size(), values.size()}, back.data(),
                                       &workers_.front().max_abs_error);
-        return part;
+        return {};
     }
 
     // `from_row` and `to_row`: of the range's first token in the arrays of each.
@@ -368,12 +370,13 @@ Result<ConvertReport> convert_state(Source& in, Sink& out, std::span<const Schem
     ConvertReport report;
     Converter converter(threads);
     Layer input;
+    RecycledLayers outputs;
     std::uint64_t values = 0;
     auto run = [&]() -> Status {
         for (std::size_t s = 0; s < from.sequences.size(); ++s) {
             for (std::size_t layer = 0; layer < header.k_schemes.size(); ++layer) {
                 HETERO_CHECK(in.read_into(input));
-                const auto output = std::make_shared<Layer>();
+                const std::shared_ptr<Layer> output = outputs.take();
                 const auto begin = std::chrono::steady_clock::now();
                 for (PartId id : {PartId::k, PartId::v}) {
                     Part &from_part = input.part(id), &part = output->part(id);
@@ -385,14 +388,14 @@ Result<ConvertReport> convert_state(Source& in, Sink& out, std::span<const Schem
                     if (same_storage(from_part.scheme, scheme)) {
                         std::swap(part, from_part);
                     } else {
-                        auto converted = converter.convert(from, from_part, scheme, from.stored_tokens(s, layer), id,
-                                                           from.first_token(s, layer));
+                        const Status converted =
+                            converter.convert(from, from_part, part, scheme, from.stored_tokens(s, layer), id,
+                                              from.first_token(s, layer));
                         if (!converted) {
                             return fail_with(converted.error(),
                                              fmt::format("{}: sequence {}, layer {}, {}", in.name(),
                                                          from.sequences[s].id, layer, from.part_name(layer, id)));
                         }
-                        part = std::move(*converted);
                     }
                     report.bytes_out += stored_bytes(part);
                 }

@@ -285,22 +285,25 @@ private:
         const std::size_t s = next_ / n_layers;
         const auto index = static_cast<std::uint32_t>(next_ % n_layers);
         if (s >= header_.sequences.size()) return fail(Errc::internal, "no layer is left to read");
-        std::vector<std::pair<h5::Node, Tensor*>> arrays;
+        layer.verified.reset();
+        std::vector<std::pair<h5::Node, Column>> arrays;
         HETERO_CHECK(open_arrays(s, index, layer, arrays));
-        for (const auto& [node, tensor] : arrays) HETERO_CHECK(node.read(tensor->bytes));
+        HETERO_CHECK(check_layer(header_, s, index, layer));
+        for (const auto& [node, column] : arrays) HETERO_CHECK(read_checked(node, s, index, column, layer));
         {
             const h5::Turn turn;
             arrays.clear();
         }
-        HETERO_CHECK(check_layer(header_, s, index, layer));
-        if (verify_ == Verify::checksums) HETERO_CHECK(check_crcs(s, index, layer));
+        if (verify_ == Verify::checksums)
+            layer.verified =
+                std::make_shared<const VerifiedPieces>(VerifiedPieces{header_.tokens_per_chunk, tables_[s][index]});
         ++next_;
         return {};
     }
 
     // The layer's datasets, and memory for them in `layer`.
     Status open_arrays(std::size_t s, std::uint32_t index, Layer& layer,
-                       std::vector<std::pair<h5::Node, Tensor*>>& arrays) {
+                       std::vector<std::pair<h5::Node, Column>>& arrays) {
         const h5::Turn turn;
         if (!layers_ || layers_of_ != s) {
             HETERO_TRY(const h5::Node root, file_->root());
@@ -310,17 +313,18 @@ private:
         }
         HETERO_TRY(const h5::Node group, layers_->open_group(layer_name(index)));
         const LayerShape shape = header_.layer_shape(index);
-        HETERO_CHECK(require_text(group, "kind", kind_name(shape.kind)));
-        HETERO_CHECK(require_equal(group, "window", std::int64_t{shape.window}));
+        if (s != 0) {  // those of the first sequence are in the header
+            HETERO_CHECK(require_text(group, "kind", kind_name(shape.kind)));
+            HETERO_CHECK(require_equal(group, "window", std::int64_t{shape.window}));
+        }
         HETERO_CHECK(require_equal(group, "first_token", static_cast<std::int64_t>(header_.first_token(s, index))));
         for (std::size_t c = 0; c < max_columns; ++c) {
             const auto column = static_cast<Column>(c);
-            Tensor& tensor = tensor_of(layer, column);
             if (c < column_count(header_) && has_column(index, column)) {
                 HETERO_TRY(h5::Node node, open_tensor(group, s, index, column, layer));
-                arrays.emplace_back(std::move(node), &tensor);
+                arrays.emplace_back(std::move(node), column);
             } else {
-                tensor = {};
+                tensor_of(layer, column) = {};
             }
         }
         return {};
@@ -333,10 +337,11 @@ private:
         const Scheme& scheme = scheme_of(index, column);
         HETERO_TRY(h5::Node node, group.open_dataset(column_name(kind, column)));
         if (column < Column::k_scale) {
-            HETERO_TRY(layer.part(id).scheme, read_scheme(node));
-            if (layer.part(id).scheme != scheme)
+            layer.part(id).scheme = scheme;
+            HETERO_TRY(const Scheme stored, s == 0 ? Result<Scheme>(scheme) : read_scheme(node));
+            if (stored != scheme)
                 return fail(Errc::bad_input, "{}: scheme {} differs from {} of the first sequence", node.path(),
-                            describe(layer.part(id).scheme), describe(scheme));
+                            describe(stored), describe(scheme));
         }
         // Compared before memory is taken.
         const std::uint64_t n_tokens = header_.stored_tokens(s, index);
@@ -370,23 +375,29 @@ private:
         return {begin, std::min(begin + header_.tokens_per_chunk, end - rows.tail)};
     }
 
-    Status check_crcs(std::size_t s, std::uint32_t index, const Layer& layer) const {
-        const LayerChecksums found = checksum_layer(header_, layer);
-        const LayerChecksums& expected = tables_[s][index];
-        for (std::size_t c = 0; c < column_count(header_); ++c) {
-            const auto& want = crcs_of(expected, static_cast<Column>(c));
-            const auto& got = crcs_of(found, static_cast<Column>(c));
-            const auto [w, g] = std::mismatch(want.begin(), want.end(), got.begin(), got.end());
-            if (w == want.end() && g == got.end()) continue;
-            const auto chunk = static_cast<std::uint64_t>(w - want.begin());
-            const auto [first, end] = tokens_of_chunk(s, index, static_cast<Column>(c), chunk);
-            return fail(Errc::bad_input,
-                        "{}/{} is damaged: sequence {}, layer {}, chunk {} (tokens {} to {}): CRC-32C expected {}, "
-                        "found {}",
-                        fmt::format("{}/{}", layers_->path(), layer_name(index)),
-                        column_name(header_.layer_shape(index).kind, static_cast<Column>(c)), header_.sequences[s].id,
-                        index, chunk, first, end - 1, w == want.end() ? "none" : hex32(*w),
-                        g == got.end() ? "none" : hex32(*g));
+    // Bytes are compared with their checksums while they are in a core's cache.
+    Status read_checked(const h5::Node& node, std::size_t s, std::uint32_t index, Column column, Layer& layer) const {
+        constexpr std::size_t piece_bytes = std::size_t{256} << 10;
+        const std::span<std::byte> all(tensor_of(layer, column).bytes);
+        if (verify_ != Verify::checksums) return node.read(all);
+        const std::vector<std::uint32_t>& expected = crcs_of(tables_[s][index], column);
+        const std::uint64_t size = chunk_bytes(header_, layer.part(part_of(column)))[array_of(column)];
+        for (std::size_t chunk = 0, at = 0; at < all.size(); ++chunk) {
+            const std::size_t end = std::min<std::uint64_t>(all.size(), at + size);
+            std::uint32_t crc = 0;
+            while (at < end) {
+                const std::span<std::byte> piece = all.subspan(at, std::min(piece_bytes, end - at));
+                HETERO_CHECK(node.read_at(at, piece));
+                crc = crc32c(piece, crc);
+                at += piece.size();
+            }
+            if (chunk < expected.size() && crc == expected[chunk]) continue;
+            const auto [first, stop] = tokens_of_chunk(s, index, column, chunk);
+            return fail(
+                Errc::bad_input,
+                "{} is damaged: sequence {}, layer {}, chunk {} (tokens {} to {}): CRC-32C expected {}, found {}",
+                node.path(), header_.sequences[s].id, index, chunk, first, stop - 1,
+                chunk < expected.size() ? hex32(expected[chunk]) : "none", hex32(crc));
         }
         return {};
     }

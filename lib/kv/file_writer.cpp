@@ -242,7 +242,8 @@ private:
             const h5::Turn turn;
             arrays.clear();
         }
-        tables_.back().push_back(checksum_layer(header_, layer));
+        const LayerChecksums* verified = owner ? verified_checksums(header_, layer) : nullptr;
+        tables_.back().push_back(verified != nullptr ? *verified : checksum_layer(header_, layer));
         ++next_;
         if (index + 1 == n_layers) {
             layers_.reset();

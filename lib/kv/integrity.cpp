@@ -11,26 +11,16 @@ namespace {
 
 constexpr std::uint64_t max_bytes = 4U << 20;
 
-// One CRC per `rows` rows of `tensor`.
-std::vector<std::uint32_t> checksum_rows(const Tensor& tensor, std::uint64_t rows) {
-    std::vector<std::uint32_t> crcs;
-    if (tensor.empty() || tensor.bytes.empty() || rows == 0) return crcs;
-    const std::span<const std::byte> bytes(tensor.bytes);
-    const std::uint64_t row_bytes = bytes.size() / tensor.shape[0];
-    const std::uint64_t chunk_bytes = std::min<std::uint64_t>(rows, tensor.shape[0]) * row_bytes;
-    for (std::uint64_t at = 0; at < bytes.size(); at += chunk_bytes)
-        crcs.push_back(crc32c(bytes.subspan(at, std::min<std::uint64_t>(chunk_bytes, bytes.size() - at))));
-    return crcs;
-}
-
 PartChecksums checksum_part(const Header& header, const Part& part) {
-    const quant::Codec* codec = quant::find_codec(part.scheme.codec);
-    const std::uint64_t tokens = header.tokens_per_chunk,
-                        step = codec == nullptr ? 1 : codec->token_step(part.scheme.params);
-    const std::uint64_t scale_rows = step == 0 ? tokens : tokens / step;  // one row, of all tokens, is in chunk 0
-    return {checksum_rows(part.values, tokens), checksum_rows(part.scale, scale_rows),
-            checksum_rows(part.zero, scale_rows), checksum_rows(part.sink, UINT64_MAX),
-            checksum_rows(part.tail, UINT64_MAX)};
+    const auto sizes = chunk_bytes(header, part);
+    const auto of_chunks = [&](std::size_t array) {
+        std::vector<std::uint32_t> crcs;
+        const std::span<const std::byte> bytes((part.*part_arrays[array]).bytes);
+        for (std::uint64_t at = 0; sizes[array] != 0 && at < bytes.size(); at += sizes[array])
+            crcs.push_back(crc32c(bytes.subspan(at, std::min<std::uint64_t>(sizes[array], bytes.size() - at))));
+        return crcs;
+    };
+    return {of_chunks(0), of_chunks(1), of_chunks(2), of_chunks(3), of_chunks(4)};
 }
 
 void hash_crcs(Sha256& hash, const std::vector<std::uint32_t>& crcs) {
@@ -61,8 +51,29 @@ std::uint32_t choose_tokens_per_chunk(const Header& header, std::uint64_t target
     return static_cast<std::uint32_t>((rows + multiple - 1) / multiple * multiple);
 }
 
+std::array<std::uint64_t, std::size(part_arrays)> chunk_bytes(const Header& header, const Part& part) {
+    const quant::Codec* codec = quant::find_codec(part.scheme.codec);
+    const std::uint64_t tokens = header.tokens_per_chunk,
+                        step = codec == nullptr ? 1 : codec->token_step(part.scheme.params);
+    const std::uint64_t scale_rows = step == 0 ? tokens : tokens / step;  // one row, of all tokens, is in chunk 0
+    const std::array<std::uint64_t, std::size(part_arrays)> rows = {tokens, scale_rows, scale_rows, UINT64_MAX,
+                                                                    UINT64_MAX};
+    std::array<std::uint64_t, std::size(part_arrays)> bytes{};
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+        const Tensor& tensor = part.*part_arrays[i];
+        if (tensor.empty() || tensor.shape[0] == 0) continue;
+        bytes[i] = std::min(rows[i], tensor.shape[0]) * (tensor.bytes.size() / tensor.shape[0]);
+    }
+    return bytes;
+}
+
 LayerChecksums checksum_layer(const Header& header, const Layer& layer) {
     return {checksum_part(header, layer.k), checksum_part(header, layer.v)};
+}
+
+const LayerChecksums* verified_checksums(const Header& header, const Layer& layer) noexcept {
+    if (!layer.verified || layer.verified->tokens_per_chunk != header.tokens_per_chunk) return nullptr;
+    return &layer.verified->checksums;
 }
 
 Digest root_digest(const Header& header, const std::vector<std::vector<LayerChecksums>>& tables) {

@@ -44,6 +44,7 @@ public:
     Status finish() override {
         stop();
         if (result_ && !*result_) return *result_;
+        if (left_ != 0) return fail(Errc::internal, "{}: finished with {} layers left", name(), left_);
         return inner_->finish();
     }
 

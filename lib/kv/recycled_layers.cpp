@@ -15,6 +15,7 @@ std::shared_ptr<Layer> RecycledLayers::take() {
         }
     }
     if (!layer) layer = std::make_unique<Layer>();
+    layer->verified.reset();
     return {layer.release(), [idle = idle_](Layer* used) {
                 std::unique_ptr<Layer> back(used);
                 const std::lock_guard lock(idle->mutex);

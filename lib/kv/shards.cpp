@@ -59,6 +59,7 @@ public:
 
     Result<Layer> read_layer() override try {
         HETERO_TRY(Layer layer, inner_->read_layer());
+        layer.verified.reset();
         for (const PartId id : {PartId::k, PartId::v})
             for (const auto array : part_arrays) {
                 Tensor& tensor = layer.part(id).*array;

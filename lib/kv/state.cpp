@@ -294,31 +294,36 @@ std::uint64_t part_bytes(const Header& header, const Scheme& scheme, std::uint64
     return values + (scheme.params.symmetric ? scale : 2 * scale) + kept;
 }
 
-Result<Part> allocate_part(const Header& header, const Scheme& scheme, std::uint64_t n_tokens, PartId part) {
+Status reshape_part(Part& part, const Header& header, const Scheme& scheme, std::uint64_t n_tokens, PartId id) {
     const quant::Codec* codec = quant::find_codec(scheme.codec);
     if (codec == nullptr)
         return fail(Errc::bad_input, "unknown codec '{}': known are {}", printable(scheme.codec), quant::codec_names());
-    HETERO_CHECK(codec->check(scheme.params, header.identity.head_dim(part)));
-    Part out;
-    out.scheme = scheme;
-    const auto make = [](DType dtype, std::vector<std::uint64_t> shape) {
-        Tensor tensor{dtype, std::move(shape), {}};
-        if (!tensor.empty()) resize_in_huge_pages(tensor.bytes, kernels::dtype_bytes(dtype, tensor.elements()));
-        return tensor;
+    HETERO_CHECK(codec->check(scheme.params, header.identity.head_dim(id)));
+    part.scheme = scheme;
+    const auto reshape = [](Tensor& tensor, DType dtype, std::vector<std::uint64_t> shape) {
+        tensor.dtype = dtype;
+        tensor.shape = std::move(shape);
+        resize_in_huge_pages(tensor.bytes, tensor.empty() ? 0 : kernels::dtype_bytes(dtype, tensor.elements()));
     };
     try {
-        const auto scales = scale_shape(header, scheme, n_tokens, part);
-        out.values = make(codec->value_dtype(scheme.params), values_shape(header, scheme, n_tokens, part));
-        out.scale = make(scheme.params.scale_dtype, scales);
-        if (!scheme.params.symmetric) out.zero = make(scheme.params.scale_dtype, scales);
+        const auto scales = scale_shape(header, scheme, n_tokens, id);
+        reshape(part.values, codec->value_dtype(scheme.params), values_shape(header, scheme, n_tokens, id));
+        reshape(part.scale, scheme.params.scale_dtype, scales);
+        reshape(part.zero, scheme.params.scale_dtype, scheme.params.symmetric ? std::vector<std::uint64_t>{} : scales);
         const KeptRows rows = kept_rows(scheme, n_tokens);
-        out.sink = make(scheme.source_dtype, kept_shape(header, scheme.sinks, rows.sinks, part));
-        out.tail = make(scheme.source_dtype, kept_shape(header, scheme.window, rows.tail, part));
+        reshape(part.sink, scheme.source_dtype, kept_shape(header, scheme.sinks, rows.sinks, id));
+        reshape(part.tail, scheme.source_dtype, kept_shape(header, scheme.window, rows.tail, id));
     } catch (const std::exception& e) {  // bad_alloc, length_error
-        return fail(Errc::resource, "no memory for {} of {} tokens, {} bytes", part_name(part), n_tokens,
-                    part_bytes(header, scheme, n_tokens, part));
+        return fail(Errc::resource, "no memory for {} of {} tokens, {} bytes", part_name(id), n_tokens,
+                    part_bytes(header, scheme, n_tokens, id));
     }
-    return out;
+    return {};
+}
+
+Result<Part> allocate_part(const Header& header, const Scheme& scheme, std::uint64_t n_tokens, PartId id) {
+    Part part;
+    HETERO_CHECK(reshape_part(part, header, scheme, n_tokens, id));
+    return part;
 }
 
 bool Header::all_gqa() const noexcept {

@@ -4,6 +4,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -137,8 +138,13 @@ struct Shard {
     friend bool operator==(const Shard&, const Shard&) = default;
 };
 
+struct VerifiedPieces;  // kv/integrity.h
+
 struct Layer {
     Part k, v;
+    // The checksums of these bytes, of whoever has compared them: the next one that needs them does not compute them
+    // again. Null: not known; whoever changes the bytes says so.
+    std::shared_ptr<const VerifiedPieces> verified;
     [[nodiscard]] Part& part(PartId id) noexcept { return id == PartId::k ? k : v; }
     [[nodiscard]] const Part& part(PartId id) const noexcept { return id == PartId::k ? k : v; }
 };
@@ -216,7 +222,9 @@ struct Header {
 // Values, scales, zeros and kept tokens of a part in bytes. 0 where the codec is not known.
 [[nodiscard]] std::uint64_t part_bytes(const Header& header, const Scheme& scheme, std::uint64_t n_tokens, PartId part);
 // A part of these shapes, zeroed. The codec refuses the scheme: its error; no memory: resource.
-Result<Part> allocate_part(const Header& header, const Scheme& scheme, std::uint64_t n_tokens, PartId part);
+Result<Part> allocate_part(const Header& header, const Scheme& scheme, std::uint64_t n_tokens, PartId id);
+// The same out of a part whose memory is used again: what its bytes are is not said.
+Status reshape_part(Part& part, const Header& header, const Scheme& scheme, std::uint64_t n_tokens, PartId id);
 // Consistency of the header with itself: ranges, counts, ids, positions within the context, layer shapes, heads of the
 // shard, chunk against groups.
 [[nodiscard]] Status check_header(const Header& header);

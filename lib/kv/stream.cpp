@@ -64,6 +64,7 @@ Result<State> read_all(Source& source) try {
         auto& layers = state.layers.emplace_back();
         for (std::uint32_t layer = 0; layer < state.header.identity.n_layers; ++layer) {
             HETERO_TRY(Layer value, source.read_layer());
+            value.verified.reset();  // what is in memory may be changed
             layers.push_back(std::move(value));
         }
     }

@@ -30,7 +30,8 @@ public:
     virtual ~Sink() = default;  // without commit(): nothing becomes visible, the other side is told
     virtual Status begin(const Header& header) = 0;
     virtual Status write_layer(const Layer& layer) = 0;  // the next one in order
-    // The same for a layer that nobody changes any more: the sink may keep it until it has left, instead of a copy.
+    // The same for a layer that nobody changes any more: the sink may keep it until it has left, instead of a copy, and
+    // take its checksums for those of its bytes.
     virtual Status write_shared(std::shared_ptr<const Layer> layer) { return write_layer(*layer); }
     // Where begin() was given late_logits, before commit(): the header with them.
     virtual Status complete(const Header& header);

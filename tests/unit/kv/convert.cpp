@@ -59,8 +59,8 @@ TEST_CASE("a conversion stores what encoding each part at once stores, with any 
          {int8_scheme(Axis::token, 32, true), int8_scheme(Axis::token, 0, false, DType::f32),
           int8_scheme(Axis::channel, 32, false), int8_scheme(Axis::channel, 7, true), plain_scheme("bf16"),
           plain_scheme("f32"), spec_scheme("int4:channel:g32:asym"), spec_scheme("had:int6:token"),
-          spec_scheme("int3:head"), spec_scheme("fp8_e4m3fn:tensor"), spec_scheme("compat:q4_0"),
-          spec_scheme("compat:lmdeploy4")}) {
+          spec_scheme("int3:head"), spec_scheme("int2:token"), spec_scheme("int5:channel:g32:asym"),
+          spec_scheme("fp8_e4m3fn:tensor"), spec_scheme("compat:q4_0"), spec_scheme("compat:lmdeploy4")}) {
         CAPTURE(scheme.codec);
         CAPTURE(scheme.params.group);
         for (int threads : {1, 2, 5}) {

@@ -101,11 +101,11 @@ TEST_CASE("an error comes after the layers before it, and stays") {
 
 TEST_CASE("a source that is left before its end does not wait for it") {
     const auto state = std::make_shared<kv::State>(make_state(plan_of("f16", "f16")));
-    for (int taken = 0; taken < 4; ++taken) {
+    for (const int taken : {0, 1, 2, 3, 12, 13, 14}) {  // of 15: those that remain have been read ahead by then
         const auto ahead = kv::read_ahead(kv::memory_source(state, "memory"));
         kv::Layer layer;
         for (int i = 0; i < taken; ++i) REQUIRE(ahead->read_into(layer).has_value());
-        if (taken % 2 != 0) continue;
+        if (taken == 1 || taken == 3) continue;
         CHECK_FALSE(ahead->finish().has_value());  // nor does it say that all is well
         CHECK_FALSE(ahead->read_into(layer).has_value());
     }

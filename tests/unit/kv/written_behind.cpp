@@ -78,6 +78,32 @@ TEST_CASE("a layer is told as written when its bytes are in the file") {
     CHECK(told == state.layers.size() * n_layers);
 }
 
+TEST_CASE("checksums go with the bytes from file to file, and tell of what became of them on the way") {
+    const kv::State state = state_of("int8:token:g4", "f16");
+    const TempDir folder;
+    save(state, folder / "a.h5");
+    const auto copy = [&](const std::string& to, std::uint32_t chunk_tokens, bool shared) {
+        const auto source = must(kv::open_file(folder / "a.h5"));
+        const auto sink = must(kv::create_file(to, io::Overwrite::refuse));
+        kv::Header header = source->header();
+        header.tokens_per_chunk = chunk_tokens;
+        REQUIRE(sink->begin(header).has_value());
+        for (std::size_t n = 0; n < state.layers.size() * state.header.identity.n_layers; ++n) {
+            const auto layer = std::make_shared<kv::Layer>(must(source->read_layer()));
+            if (n == 7) layer->v.values.bytes[3] ^= std::byte{1};  // as memory that fails does
+            REQUIRE((shared ? sink->write_shared(layer) : sink->write_layer(*layer)).has_value());
+        }
+        REQUIRE(sink->commit().has_value());
+        return load(to);
+    };
+    const auto found = copy(folder / "b.h5", 4, true);
+    REQUIRE_FALSE(found.has_value());
+    CHECK(has(found.error(), "sequence prompt 1, layer 2, chunk 0"));
+    // Who may have changed a layer, or has other chunks, has checksums of its own.
+    CHECK(copy(folder / "c.h5", 4, false).has_value());
+    CHECK(copy(folder / "d.h5", 8, true).has_value());
+}
+
 TEST_CASE("files are read and written at once by several threads") {
     const kv::State state = state_of("f16", "int4:token:g4:asym");
     const TempDir folder;

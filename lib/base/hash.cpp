@@ -5,7 +5,27 @@
 
 #include <algorithm>
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 namespace hetero {
+namespace {
+
+#if defined(__x86_64__)
+__attribute__((target("avx"))) void clear_upper_halves() noexcept { _mm256_zeroupper(); }
+#endif
+
+// ISA-L leaves bits in the upper halves of vector registers. Until they are cleared, code without AVX that follows in
+// the thread takes several times as long on some CPUs (4 x on Zen 5).
+void end_wide_vectors() noexcept {
+#if defined(__x86_64__)
+    static const bool has_them = __builtin_cpu_supports("avx") != 0;
+    if (has_them) clear_upper_halves();
+#endif
+}
+
+}  // namespace
 
 std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t crc) noexcept {
     // ISA-L's crc32_iscsi works on the raw register and takes an int length: invert around it, feed it in pieces.
@@ -17,6 +37,7 @@ std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t crc) noexce
         state = crc32_iscsi(data, static_cast<int>(n), state);
         bytes = bytes.subspan(n);
     }
+    end_wide_vectors();
     return ~state;
 }
 

@@ -13,6 +13,9 @@ constexpr unsigned max_compact = 65535;        // links and attributes stay in t
 constexpr hsize_t align_threshold = 1U << 20;  // arrays from here on start at a page, so that they can be mapped
 constexpr hsize_t alignment = 4096;
 
+// Objects are visited once, in order: what the library keeps of them is not to grow with their number.
+constexpr std::size_t metadata_cache_bytes = std::size_t{64} << 10;
+
 struct ElementInfo {
     std::string_view name;
     std::size_t bytes;
@@ -65,6 +68,18 @@ Id string_type() {
     Id type(H5Tcopy(H5T_C_S1));
     if (!type || H5Tset_size(type.get(), H5T_VARIABLE) < 0 || H5Tset_cset(type.get(), H5T_CSET_UTF8) < 0) return Id();
     return type;
+}
+
+bool limit_metadata_cache(hid_t access) {
+    H5AC_cache_config_t config{};
+    config.version = H5AC__CURR_CACHE_CONFIG_VERSION;
+    if (H5Pget_mdc_config(access, &config) < 0) return false;
+    config.set_initial_size = true;
+    config.initial_size = config.min_size = config.max_size = metadata_cache_bytes;
+    config.incr_mode = H5C_incr__off;
+    config.flash_incr_mode = H5C_flash_incr__off;
+    config.decr_mode = H5C_decr__off;
+    return H5Pset_mdc_config(access, &config) >= 0;
 }
 
 // At exit the library would close what damaged files have left in it, and print that it cannot: it is told not to. A
@@ -124,7 +139,7 @@ Id access_list(File::Channel* channel) {
     if (!list || H5Pset_driver(list.get(), byte_store_driver(), &info) < 0 ||
         H5Pset_libver_bounds(list.get(), H5F_LIBVER_V110, H5F_LIBVER_V110) < 0 ||
         H5Pset_fclose_degree(list.get(), H5F_CLOSE_STRONG) < 0 ||
-        H5Pset_alignment(list.get(), align_threshold, alignment) < 0)
+        H5Pset_alignment(list.get(), align_threshold, alignment) < 0 || !limit_metadata_cache(list.get()))
         return Id();
     return list;
 }

@@ -1,9 +1,4 @@
 // kv-quantize: changes how the numbers of a KV state are stored.
-#include <limits>
-#ifdef __GLIBC__
-#include <malloc.h>
-#endif
-
 #include "common/endpoints.h"
 #include "common/models.h"
 #include "common/schemes.h"
@@ -184,18 +179,9 @@ Status inspect(Tool& tool, const QuantizeOptions& options) {
     return tool.json() ? Status{} : tool.print(to_text(parts));
 }
 
-// Each layer takes and frees buffers of the same sizes: kept, their pages need not be had from the system anew.
-void keep_freed_memory() {
-#ifdef __GLIBC__
-    mallopt(M_MMAP_MAX, 0);
-    mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
-#endif
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
-    keep_freed_memory();
     Tool tool("kv-quantize", "Changes how the numbers of a KV state are stored: quantizes, and back.");
     QuantizeOptions options;
     OptionTable& table = tool.options();

@@ -13,8 +13,9 @@ constexpr unsigned max_compact = 65535;        // links and attributes stay in t
 constexpr hsize_t align_threshold = 1U << 20;  // arrays from here on start at a page, so that they can be mapped
 constexpr hsize_t alignment = 4096;
 
-// Objects are visited once, in order: what the library keeps of them is not to grow with their number.
-constexpr std::size_t metadata_cache_bytes = std::size_t{64} << 10;
+// Objects are visited once, in order: what the library keeps of them is not to grow with their number. A group of many
+// links is a large object that is needed again and again.
+constexpr std::size_t metadata_cache_bytes = std::size_t{128} << 10, most_cache_bytes = std::size_t{8} << 20;
 
 struct ElementInfo {
     std::string_view name;
@@ -75,9 +76,11 @@ bool limit_metadata_cache(hid_t access) {
     config.version = H5AC__CURR_CACHE_CONFIG_VERSION;
     if (H5Pget_mdc_config(access, &config) < 0) return false;
     config.set_initial_size = true;
-    config.initial_size = config.min_size = config.max_size = metadata_cache_bytes;
+    config.initial_size = config.min_size = metadata_cache_bytes;
+    config.max_size = most_cache_bytes;
+    config.min_clean_fraction = 0;
     config.incr_mode = H5C_incr__off;
-    config.flash_incr_mode = H5C_flash_incr__off;
+    config.flash_incr_mode = H5C_flash_incr__add_space;  // where a single object needs it
     config.decr_mode = H5C_decr__off;
     return H5Pset_mdc_config(access, &config) >= 0;
 }

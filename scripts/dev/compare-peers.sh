@@ -7,7 +7,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
 
 llama_version=0.3.36
-packages=(openvino-genai==2026.4.1 ctranslate2==4.8.5 numpy)
+packages=(openvino-genai==2026.4.1 ctranslate2==4.8.5 numpy gguf)
 cache=${HETERO_CACHE:-$HOME/.cache/hetero}/peers
 bin=$root/build/release/bin
 model=
@@ -44,7 +44,7 @@ done
 mkdir -p "$cache"
 if [ -z "$model" ]; then model=$("$root/scripts/get-model.sh"); fi
 if [ ! -x "$cache/venv/bin/python" ]; then python3 -m venv "$cache/venv"; fi
-case ,$peers, in *,transformers,* | *,ctranslate2,*) packages+=(torch==2.15.0 transformers==5.24.0 gguf accelerate) ;; esac
+case ,$peers, in *,transformers,* | *,ctranslate2,*) packages+=(torch==2.15.0 transformers==5.24.0 accelerate) ;; esac
 "$cache/venv/bin/pip" install --quiet --disable-pip-version-check "${packages[@]}"
 
 if [[ ,$peers, == *,llama,* ]] && [ ! -x "$cache/llama/bin/llama-completion" ]; then

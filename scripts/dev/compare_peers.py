@@ -8,6 +8,7 @@ import argparse
 import json
 import os
 import random
+import re
 import statistics
 import subprocess
 import sys
@@ -22,28 +23,41 @@ RETRIES = 4
 
 @dataclass(frozen=True)
 class Figure:
-    kind: str  # prefill, decode (tokens/s), start (s) or memory (MiB)
+    kind: str  # prefill, decode (tokens/s), start (s), memory or anonymous (MiB; resident, without pages of files)
     n_tokens: int  # of the prompt, or of the context that is decoded at
 
     def __str__(self):
         return {"prefill": f"prefill {self.n_tokens}", "decode": f"decode at {self.n_tokens}",
-                "start": "load + 1 token", "memory": f"peak memory, prefill {self.n_tokens}"}[self.kind]
+                "start": "load + 1 token", "memory": f"peak memory, prefill {self.n_tokens}",
+                "anonymous": f"peak memory without files, prefill {self.n_tokens}"}[self.kind]
 
     @property
     def lower_is_better(self):
-        return self.kind in ("start", "memory")
+        return self.kind == "start" or self.is_memory
+
+    @property
+    def is_memory(self):
+        return self.kind in ("memory", "anonymous")
+
+    @property
+    def unit(self):
+        return "s" if self.kind == "start" else "MiB" if self.is_memory else "tokens/s"
 
 
 def random_ids(n):
     return [random.choice(VOCABULARY) for _ in range(n)]
 
 
-def run(command, threads):
-    """Runs on the first `threads` cores. Returns stdout, wall seconds and peak MiB."""
+def start(command, threads, **streams):
+    """On the first `threads` cores."""
     cores = sorted(os.sched_getaffinity(0))[:threads]
+    return subprocess.Popen(command, preexec_fn=lambda: os.sched_setaffinity(0, cores), **streams)
+
+
+def run(command, threads):
+    """Returns stdout and wall seconds."""
     began = time.monotonic()
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                               preexec_fn=lambda: os.sched_setaffinity(0, cores))
+    process = start(command, threads, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     out, err = process.communicate()
     if process.returncode != 0:
         sys.exit(f"{' '.join(map(str, command))}: exit {process.returncode}\n{err.decode()[-2000:]}")
@@ -54,6 +68,19 @@ def peak_mib(command, threads):
     with tempfile.NamedTemporaryFile("r") as report:
         run(["/usr/bin/time", "-f", "%M", "-o", report.name, *command], threads)
         return int(report.read().split()[-1]) / 1024
+
+
+def peak_anonymous_mib(command, threads):
+    """The largest of what is seen every millisecond."""
+    process, peak = start(command, threads, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                          stderr=subprocess.DEVNULL), 0
+    while process.poll() is None:
+        fields = re.search(r"RssAnon:\s*(\d+)", Path(f"/proc/{process.pid}/status").read_text())
+        peak = max(peak, int(fields[1]) if fields else 0)
+        time.sleep(0.001)
+    if process.returncode != 0:
+        sys.exit(f"{' '.join(map(str, command))}: exit {process.returncode}")
+    return peak / 1024
 
 
 class Hetero:
@@ -71,8 +98,9 @@ class Hetero:
     def measure(self, figure, threads):
         if figure.kind == "prefill":
             return json.loads(run(self.prefill(random_ids(figure.n_tokens), threads), threads)[0])["tokens_per_s"]
-        if figure.kind == "memory":
-            return peak_mib(self.prefill(random_ids(figure.n_tokens), threads), threads)
+        if figure.is_memory:
+            peak = peak_mib if figure.kind == "memory" else peak_anonymous_mib
+            return peak(self.prefill(random_ids(figure.n_tokens), threads), threads)
         if figure.kind == "start":
             return run([self.bin / "hetero-prefill", "-m", self.model, "-p", "Hello", "-t", str(threads), "--force",
                         "-o", self.work / "state.h5", *self.options], threads)[1]
@@ -105,10 +133,10 @@ class Llama:
     def measure(self, figure, threads):
         if figure.kind == "start":
             return run(self.complete(threads), threads)[1]
-        command = self.bench(figure.n_tokens, 0, 0, threads) if figure.kind in ("prefill", "memory") else \
-            self.bench(0, 32, figure.n_tokens, threads)
-        if figure.kind == "memory":
-            return peak_mib(command, threads)
+        command = self.bench(0, 32, figure.n_tokens, threads) if figure.kind == "decode" else \
+            self.bench(figure.n_tokens, 0, 0, threads)
+        if figure.is_memory:
+            return peak_mib(command, threads) if figure.kind == "memory" else peak_anonymous_mib(command, threads)
         return json.loads(run(command, threads)[0])[0]["avg_ts"]
 
     def close(self):
@@ -120,16 +148,15 @@ class Worker:
 
     def __init__(self, name, script, model):
         self.name, self.script, self.model, self.processes = name, script, model, {}
+        self.log = tempfile.TemporaryFile("w+")
 
     def measure(self, figure, threads):
         if figure.kind not in ("prefill", "decode"):
             return None
         if threads not in self.processes:
-            cores = sorted(os.sched_getaffinity(0))[:threads]
-            self.processes[threads] = subprocess.Popen(
-                [sys.executable, self.script, self.model, str(threads)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL, text=True, env={**os.environ, "OMP_NUM_THREADS": str(threads)},
-                preexec_fn=lambda: os.sched_setaffinity(0, cores))
+            self.processes[threads] = start([sys.executable, self.script, self.model, str(threads)], threads,
+                                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True,
+                                            env={**os.environ, "OMP_NUM_THREADS": str(threads)})
         process = self.processes[threads]
 
         def seconds(n_prompt, n_new):
@@ -138,7 +165,8 @@ class Worker:
             for line in process.stdout:
                 if line.startswith("seconds "):
                     return float(line.split()[1])
-            sys.exit(f"{self.name}: its process ended")
+            self.log.seek(0)
+            sys.exit(f"{self.name}: its process ended\n{self.log.read()[-2000:]}")
 
         n_prompt = max(figure.n_tokens, 1)
         first = seconds(n_prompt, 1)
@@ -215,18 +243,19 @@ def show(values, digits):
 
 def report(figure, threads, engines, values, others):
     print(f"\n{figure}, {threads} thread{'s' if threads > 1 else ''} "
-          f"({'s' if figure.kind == 'start' else 'MiB' if figure.kind == 'memory' else 'tokens/s'}; "
+          f"({figure.unit}; "
           f"others used at most {max(others):.0%} of the cores)")
-    ours = values[engines[0]]
+    of_file = {engine.name.removeprefix("hetero "): engine for engine in engines if isinstance(engine, Hetero)}
     for engine in engines:
         theirs = values[engine]
         if theirs[0] is None:
             continue
         digits = 3 if figure.kind == "start" else 1
         line = f"  {engine.name:24} {show(theirs, digits):>30}"
-        if engine is not engines[0]:
-            ratios = [b / a if figure.lower_is_better else a / b for a, b in zip(ours, theirs)]
-            line += f"   hetero is {show(ratios, 2)} x"
+        ours = of_file.get(engine.name.removeprefix("llama.cpp "), engines[0])  # on the same file, where there is one
+        if not isinstance(engine, Hetero):
+            ratios = [b / a if figure.lower_is_better else a / b for a, b in zip(values[ours], theirs)]
+            line += f"   {ours.name} is {show(ratios, 2)} x"
         print(line, flush=True)
 
 
@@ -236,8 +265,8 @@ def main():
         parser.add_argument(f"--{name}", required=True, help=argparse.SUPPRESS)
     parser.add_argument("--pairs", type=int, default=5, help="rounds [5]")
     parser.add_argument("--threads", default="1,2", help="[1,2]")
-    parser.add_argument("--figures", default="prefill:512,prefill:2048,decode:0,decode:2048,start:0,memory:2048",
-                        help="[%(default)s]")
+    parser.add_argument("--figures", help="[%(default)s]",
+                        default="prefill:512,prefill:2048,decode:0,decode:2048,start:0,memory:2048,anonymous:2048")
     parser.add_argument("--kinds", default="Q4_0,BF16", help="further types of the model for llama.cpp [Q4_0,BF16]")
     parser.add_argument("--kinds-of-ours", action="store_true", help="run hetero on those files, too")
     parser.add_argument("--precise", action="store_true", help="run hetero with --precise, too")

@@ -19,7 +19,9 @@ if not converted.exists():
     import transformers
 
     folder = cache / f"{source.stem}.folder"
-    model = transformers.AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32)
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        source.parent, gguf_file=source.name, dtype=torch.float32,
+        quantization_config=transformers.GgufConfig(dequantize=True))
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
     for flag in ("hf_quantizer", "is_quantized", "quantization_method"):

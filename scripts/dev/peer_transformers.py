@@ -10,8 +10,9 @@ import transformers
 
 torch.set_num_threads(int(sys.argv[2]))
 path = Path(sys.argv[1])
-model = transformers.AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.bfloat16,
-                                                          attn_implementation="sdpa").eval()
+model = transformers.AutoModelForCausalLM.from_pretrained(
+    path.parent, gguf_file=path.name, dtype=torch.bfloat16, attn_implementation="sdpa",
+    quantization_config=transformers.GgufConfig(dequantize=True)).eval()
 for line in sys.stdin:
     ids, n_new = json.loads(line)
     began = time.monotonic()

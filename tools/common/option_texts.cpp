@@ -23,8 +23,15 @@ std::string left_column(const Option& option) {
     if (option.positional) return fmt::format("  {}", option.name());
     std::string flags = option.flags;
     for (std::size_t at = 0; (at = flags.find(',', at)) != std::string::npos; at += 2) flags.replace(at, 1, ", ");
-    return fmt::format("  {}{}{}{}", flags.starts_with("--") ? "    " : "", flags, option.argument.empty() ? "" : " ",
-                       option.argument);
+    std::string column = fmt::format("  {}{}{}{}", flags.starts_with("--") ? "    " : "", flags,
+                                     option.argument.empty() ? "" : " ", option.argument);
+    for (std::size_t line = 0; column.size() - line > kHelpWidth;) {  // goes on in the next line
+        const std::size_t bar = column.rfind('|', line + kHelpWidth - 1);
+        if (bar == std::string::npos || bar < line) break;
+        line = bar + 2;
+        column.insert(bar + 1, '\n' + std::string(kHelpColumn, ' '));
+    }
+    return column;
 }
 
 // The words of a text in lines that end before kHelpWidth; all but the first begin with `indent` spaces.

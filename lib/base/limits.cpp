@@ -2,7 +2,6 @@
 #include "base/limits.h"
 
 #include <fcntl.h>
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +9,8 @@
 #include <cmath>
 #include <string_view>
 #include <vector>
+
+#include "base/cpus.h"
 
 namespace hetero {
 namespace {
@@ -68,23 +69,9 @@ std::optional<std::string_view> line_after(std::string_view text, std::string_vi
     return std::nullopt;
 }
 
-// "0-3,8,10-11" -> 7. Nothing where it cannot be read.
-std::optional<int> count_cpu_list(std::string_view list) {
-    long count = 0;
-    for (std::string_view part : split(trim(list), ',')) {
-        const std::size_t dash = part.find('-');
-        const auto first = to_number<int>(part.substr(0, dash));
-        const auto last = dash == std::string_view::npos ? first : to_number<int>(part.substr(dash + 1));
-        if (!first || !last || *first < 0 || *last < *first) return std::nullopt;
-        count += static_cast<long>(*last) - *first + 1;
-        if (count > 1'000'000) return std::nullopt;
-    }
-    return count > 0 ? std::optional<int>(static_cast<int>(count)) : std::nullopt;
-}
-
 int online_cpus(const std::string& root) {
     if (const auto text = read_text(root + "/sys/devices/system/cpu/online")) {
-        if (const auto count = count_cpu_list(*text)) return *count;
+        if (const auto cpus = parse_cpu_list(*text)) return static_cast<int>(cpus->size());
     }
     if (const auto text = read_text(root + "/proc/cpuinfo")) {
         int count = 0;
@@ -93,24 +80,6 @@ int online_cpus(const std::string& root) {
     }
     if (root.empty()) return static_cast<int>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN)));
     return 0;
-}
-
-std::optional<int> allowed_cpus(const std::string& root) {
-    if (root.empty()) {
-        // The kernel refuses a mask smaller than its own with EINVAL.
-        for (int cpus = 1024; cpus <= (1 << 20); cpus *= 2) {
-            cpu_set_t* set = CPU_ALLOC(static_cast<std::size_t>(cpus));
-            if (set == nullptr) break;
-            const std::size_t bytes = CPU_ALLOC_SIZE(static_cast<std::size_t>(cpus));
-            const int count = ::sched_getaffinity(0, bytes, set) == 0 ? CPU_COUNT_S(bytes, set) : 0;
-            CPU_FREE(set);
-            if (count > 0) return count;
-        }
-    }
-    if (const auto text = read_text(root + "/proc/self/status")) {
-        if (const auto list = line_after(*text, "Cpus_allowed_list:")) return count_cpu_list(*list);
-    }
-    return std::nullopt;
 }
 
 // A cgroup hierarchy: the folder where its root is seen, and the process's group in it.
@@ -319,7 +288,8 @@ std::uint64_t SystemLimits::memory_bytes() const {
 SystemLimits read_system_limits(const std::string& root) {
     SystemLimits result;
     result.cpus_online = online_cpus(root);
-    result.cpus_allowed = allowed_cpus(root).value_or(result.cpus_online);
+    const auto allowed = static_cast<int>(allowed_cpus(root).size());
+    result.cpus_allowed = allowed > 0 ? allowed : result.cpus_online;
     if (const auto text = read_text(root + "/proc/meminfo")) {
         result.memory_host_bytes = meminfo_bytes(*text, "MemTotal:");
         result.memory_available_bytes = meminfo_bytes(*text, "MemAvailable:");

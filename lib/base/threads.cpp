@@ -1,6 +1,7 @@
 #include "base/threads.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -74,6 +75,29 @@ private:
     std::atomic<int> fd_{-1};  // opened by one thread, read by another
 };
 
+// Of nodes with CPUs, the one of thread `thread` of `threads`: they are divided in the ratio of the CPUs.
+std::size_t node_of_thread(const std::vector<NumaNode>& nodes, std::size_t thread, std::size_t threads) {
+    std::size_t cpus = 0, before = 0;
+    for (const NumaNode& node : nodes) cpus += node.cpus.size();
+    for (std::size_t node = 0; node + 1 < nodes.size(); ++node) {
+        before += nodes[node].cpus.size();
+        if ((2 * thread + 1) * cpus < 2 * threads * before) return node;
+    }
+    return nodes.size() - 1;
+}
+
+// A wish: without it memory may be far.
+void keep_on(const std::vector<int>& cpus) {
+    const int size = cpus.back() + 1;
+    cpu_set_t* set = CPU_ALLOC(static_cast<std::size_t>(size));
+    if (set == nullptr) return;
+    const std::size_t bytes = CPU_ALLOC_SIZE(static_cast<std::size_t>(size));
+    CPU_ZERO_S(bytes, set);
+    for (const int cpu : cpus) CPU_SET_S(static_cast<std::size_t>(cpu), bytes, set);
+    ::sched_setaffinity(0, bytes, set);
+    CPU_FREE(set);
+}
+
 }  // namespace
 
 int default_thread_count() { return read_system_limits().threads(); }
@@ -89,27 +113,62 @@ struct ThreadPool::Impl {
         std::atomic<bool> inside{false};  // the generation
         CoreWait core_wait;
         std::chrono::nanoseconds waited_before{-1};  // of the caller; -1: it is not watched
+        std::size_t node = 0;
+    };
+    // What the threads of a NUMA node take first; all tasks where there is one node.
+    struct alignas(64) Part {
+        std::size_t threads = 0, end = 0;
+        std::vector<int> cpus = {};  // empty: of one node
+        std::atomic<std::size_t> next{0};
     };
 
-    explicit Impl(std::size_t n) : workers(n), crew(static_cast<int>(n)) {}
+    Impl(std::size_t n_threads, const std::vector<NumaNode>& nodes)
+        : workers(n_threads - 1), parts(nodes.size()), crew(static_cast<int>(workers.size())) {
+        for (std::size_t thread = 0; thread < n_threads; ++thread) {
+            const std::size_t node = node_of_thread(nodes, thread, n_threads);
+            ++parts[node].threads;
+            if (thread != 0) workers[thread - 1].node = node;
+        }
+        for (std::size_t node = 0; node < nodes.size() && nodes.size() > 1; ++node) parts[node].cpus = nodes[node].cpus;
+    }
 
     std::vector<std::thread> threads;
     std::vector<Worker> workers;
+    std::vector<Part> parts;
     Crew crew;  // of the caller
     const FunctionRef<void(std::size_t, int)>* body = nullptr;
-    std::size_t tasks = 0;
-    std::atomic<std::size_t> next{0};
     std::atomic<std::uint32_t> door{closed};
     std::atomic<std::uint32_t> generation{0};  // may wrap around: workers only ask whether it changed
     std::atomic<std::uint32_t> finished{0};    // of those who have entered
     std::atomic<bool> stopping{false};         // set before the last generation
 
-    void take_tasks(int worker) {
-        for (;;) {
-            const std::size_t task = next.fetch_add(1, std::memory_order_relaxed);
-            if (task >= tasks) return;
-            (*body)(task, worker);
+    void divide(std::size_t tasks) {
+        std::size_t begin = 0, before = 0;
+        for (Part& part : parts) {
+            before += part.threads;
+            part.next.store(begin, std::memory_order_relaxed);
+            begin = part.end = tasks * before / (workers.size() + 1);
         }
+    }
+
+    void take_tasks(int worker, std::size_t node) {
+        for (std::size_t i = 0; i < parts.size(); ++i) {
+            Part& part = parts[(node + i) % parts.size()];
+            for (;;) {
+                const std::size_t task = part.next.fetch_add(1, std::memory_order_relaxed);
+                if (task >= part.end) break;
+                (*body)(task, worker);
+            }
+        }
+    }
+
+    [[nodiscard]] std::size_t node_of_caller() const {
+        if (parts.size() == 1) return 0;
+        const int cpu = ::sched_getcpu();
+        for (std::size_t node = 0; node < parts.size(); ++node) {
+            if (std::binary_search(parts[node].cpus.begin(), parts[node].cpus.end(), cpu)) return node;
+        }
+        return 0;
     }
 
     bool enter() {
@@ -129,6 +188,7 @@ struct ThreadPool::Impl {
     void worker_loop(std::size_t index) {
         Worker& self = workers[index];
         if (index < most_watched) self.core_wait.open();
+        if (parts.size() > 1) keep_on(parts[self.node].cpus);
         for (std::uint32_t seen = 0;;) {
             spin_until([&] { return generation.load(std::memory_order_acquire) != seen; });
             generation.wait(seen);
@@ -136,7 +196,7 @@ struct ThreadPool::Impl {
             if (stopping) return;
             if (!enter()) continue;
             self.inside.store(true, std::memory_order_relaxed);
-            take_tasks(static_cast<int>(index) + 1);
+            take_tasks(static_cast<int>(index) + 1, self.node);
             self.inside.store(false, std::memory_order_relaxed);
             finished.fetch_add(1);
             finished.notify_one();
@@ -162,9 +222,14 @@ struct ThreadPool::Impl {
     }
 };
 
-ThreadPool::ThreadPool(int threads) : size_(1) {
+ThreadPool::ThreadPool(int threads, const std::vector<NumaNode>& nodes) : size_(1) {
     if (threads <= 0) threads = default_thread_count();
-    impl_ = std::make_unique<Impl>(static_cast<std::size_t>(threads - 1));
+    std::vector<NumaNode> used;
+    for (const NumaNode& node : nodes) {
+        if (!node.cpus.empty()) used.push_back(node);
+    }
+    if (used.size() < 2 || static_cast<std::size_t>(threads) < used.size()) used = {NumaNode{0, {0}}};
+    impl_ = std::make_unique<Impl>(static_cast<std::size_t>(threads), used);
     for (std::size_t worker = 0; worker < impl_->workers.size(); ++worker) {
         try {
             impl_->threads.emplace_back([impl = impl_.get(), worker] { impl->worker_loop(worker); });
@@ -176,6 +241,8 @@ ThreadPool::ThreadPool(int threads) : size_(1) {
     }
     impl_->crew = Crew(size_ - 1);
 }
+
+int ThreadPool::nodes() const noexcept { return static_cast<int>(impl_->parts.size()); }
 
 ThreadPool::~ThreadPool() {
     impl_->stopping = true;
@@ -193,12 +260,11 @@ void ThreadPool::parallel_for(std::size_t tasks, FunctionRef<void(std::size_t, i
     ++meetings_;
     const auto places = static_cast<std::uint32_t>(asked);
     impl_->body = &body;
-    impl_->tasks = tasks;
-    impl_->next.store(0, std::memory_order_relaxed);
+    impl_->divide(tasks);
     impl_->finished.store(0, std::memory_order_relaxed);
     impl_->door.store(places, std::memory_order_release);
     impl_->announce();
-    impl_->take_tasks(0);
+    impl_->take_tasks(0, impl_->node_of_caller());
     const std::uint32_t left = impl_->door.fetch_or(Impl::closed, std::memory_order_acq_rel);
     if (const int stalled = impl_->wait_for(places - left); stalled != 0) {
         stalls_ += static_cast<std::uint64_t>(stalled);

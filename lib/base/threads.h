@@ -3,7 +3,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
+#include "base/cpus.h"
 #include "base/function_ref.h"
 
 namespace hetero {
@@ -15,16 +17,21 @@ namespace hetero {
 class ThreadPool {
 public:
     // `threads` counts the caller; 1 starts none, 0 and less is default_thread_count(). Where the system gives fewer,
-    // the pool is smaller: see size().
-    explicit ThreadPool(int threads);
+    // the pool is smaller: see size(). Where the CPUs are of several NUMA nodes, the threads are divided among these
+    // in the ratio of their CPUs, and each stays on its node; the caller is wherever it is.
+    explicit ThreadPool(int threads) : ThreadPool(threads, threads == 1 ? std::vector<NumaNode>() : numa_nodes()) {}
+    ThreadPool(int threads, const std::vector<NumaNode>& nodes);
     ~ThreadPool();
     ThreadPool(const ThreadPool&) = delete;
     ThreadPool& operator=(const ThreadPool&) = delete;
 
     [[nodiscard]] int size() const noexcept { return size_; }
+    [[nodiscard]] int nodes() const noexcept;  // that the threads are divided among; 1: they are not
 
     // Calls body(task, worker) once for each task in [0, tasks), worker in [0, size()); the caller takes part and
-    // returns when all are done. Which worker takes a task is not fixed, so results must not depend on it.
+    // returns when all are done. Which worker takes a task is not fixed, so results must not depend on it. Of several
+    // NUMA nodes each has a part of the tasks, the first ones the first node and so on: its threads take these before
+    // they help others. So what is written first in one loop is near in the next one that is divided alike.
     // What the caller wrote before is seen by body, and what body wrote by the caller afterwards. `body` must not
     // throw, and neither it nor another thread may call parallel_for of the same pool meanwhile.
     void parallel_for(std::size_t tasks, FunctionRef<void(std::size_t task, int worker)> body);

@@ -3,10 +3,14 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <initializer_list>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <new>
+#include <span>
 #include <tuple>
+#include <vector>
 
 #include "base/hash.h"
 #include "base/log.h"
@@ -14,29 +18,33 @@
 namespace hetero::engine {
 namespace {
 
-using kernels::DType;
 using kernels::packed_rows;
 
-// Plain f32 matrices (routers, what a loader computed) are small, and not rounded.
-bool is_packed(const model::Matrix& matrix) { return matrix.rows != 0 && matrix.dtype != DType::f32; }
+struct PackedRows {
+    const model::Matrix* matrix;
+    Range rows;  // that this rank multiplies by
+};
 
-// The matrices that are packed, each with the rows that this rank multiplies by.
+// The matrices that are packed, those that one loop multiplies by together.
 template <class Visit>
-void for_each_matrix(const model::Program& program, const Share& share, const Visit& visit) {
-    const auto offer = [&visit](const model::Matrix& matrix, Range rows) {
-        if (is_packed(matrix)) visit(matrix, rows);
+void for_each_group(const model::Program& program, const Share& share, const Visit& visit) {
+    const auto offer = [&visit](std::initializer_list<PackedRows> matrices) {
+        std::vector<PackedRows> packed;
+        std::copy_if(matrices.begin(), matrices.end(), std::back_inserter(packed),
+                     [](const PackedRows& one) { return is_packed(*one.matrix); });
+        if (!packed.empty()) visit(std::span<const PackedRows>(packed));
     };
-    const auto offer_rows = [&](const model::Matrix& matrix) { offer(matrix, share.rows(matrix.rows)); };
+    const auto offer_rows = [&](const model::Matrix& matrix) { offer({{&matrix, share.rows(matrix.rows)}}); };
     for (const model::Op& any : program.ops) {
         if (const auto* qkv = std::get_if<model::Qkv>(&any)) {
             const model::KvLayout& layout = program.kv[qkv->layer];
             const Range kv_heads = share.kv_heads(qkv->n_heads, layout.n_kv_heads);
-            offer(qkv->q, share.heads(qkv->n_heads).times(layout.head_dim_k));
-            offer(qkv->k, kv_heads.times(layout.head_dim_k));
-            offer(qkv->v, kv_heads.times(layout.head_dim_v));
+            offer({{&qkv->q, share.heads(qkv->n_heads).times(layout.head_dim_k)},
+                   {&qkv->k, kv_heads.times(layout.head_dim_k)},
+                   {&qkv->v, kv_heads.times(layout.head_dim_v)}});
         } else if (const auto* project = std::get_if<model::Project>(&any)) {
             const std::size_t rows = project->weight.rows, heads = project->n_heads;
-            offer(project->weight, heads == 0 ? share.rows(rows) : share.heads(heads).times(rows / heads));
+            offer({{&project->weight, heads == 0 ? share.rows(rows) : share.heads(heads).times(rows / heads)}});
         } else if (const auto* add = std::get_if<model::ProjectAdd>(&any)) {
             offer_rows(add->weight);
         } else if (const auto* ffn = std::get_if<model::FfnAdd>(&any)) {
@@ -53,6 +61,13 @@ void for_each_matrix(const model::Program& program, const Share& share, const Vi
             offer_rows(head->weight);
         }
     }
+}
+
+template <class Visit>
+void for_each_matrix(const model::Program& program, const Share& share, const Visit& visit) {
+    for_each_group(program, share, [&visit](std::span<const PackedRows> group) {
+        for (const auto& [matrix, rows] : group) visit(*matrix, rows);
+    });
 }
 
 // In groups of packed_rows, which a rank packs whole.
@@ -161,9 +176,23 @@ PackedWeights::PackedWeights(const model::Model& model, ThreadPool& pool, const 
     });
 }
 
+// A page of memory lies on the NUMA node of the thread that writes it first: here of one that will multiply by it,
+// since a loop over these rows is divided among the nodes as this one is.
+void PackedWeights::touch_first(const model::Program& program, ThreadPool& pool, const Share& share) {
+    constexpr std::size_t page = 4096;
+    std::byte* at = memory_.get();
+    for_each_group(program, share, [&](std::span<const PackedRows> group) {
+        std::size_t bytes = 0;
+        for (const auto& [matrix, rows] : group) bytes += bytes_of(*matrix, rows);
+        pool.parallel_for((bytes + page - 1) / page, [&](std::size_t task, int) { at[task * page] = std::byte{0}; });
+        at += bytes;
+    });
+}
+
 void PackedWeights::pack(const model::Model& model, ThreadPool& pool, const Share& share) {
     memory_ = take_bytes(bytes_);
     if (memory_ == nullptr) throw std::bad_alloc();
+    if (pool.nodes() > 1) touch_first(model.program, pool, share);
     struct Task {
         const model::Matrix* matrix;
         Range groups;

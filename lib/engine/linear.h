@@ -21,6 +21,11 @@ enum class Precision : std::uint8_t {
     fast,     // weights packed (kernels/api/packed.h), activations rounded to 8 bits; f32 weights as in `precise`
 };
 
+// Whether Precision::fast packs it: plain f32 matrices (routers, what a loader computed) are small, and not rounded.
+[[nodiscard]] inline bool is_packed(const model::Matrix& matrix) {
+    return matrix.rows != 0 && matrix.dtype != kernels::DType::f32;
+}
+
 struct PackedMatrix {
     kernels::Packing packing = kernels::Packing::u8;
     const std::byte* data = nullptr;  // as kernels::pack() makes it, of rows from first_row on
@@ -60,6 +65,7 @@ public:
 private:
     PackedWeights(const model::Model& model, ThreadPool& pool, const Share& share, const WarmFolder& warm);
     void pack(const model::Model& model, ThreadPool& pool, const Share& share);
+    void touch_first(const model::Program& program, ThreadPool& pool, const Share& share);
 
     std::shared_ptr<const io::TensorSource> source_;
     Bytes memory_;  // null: they lie in file_

@@ -10,6 +10,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/cpus.h"
+
 namespace hetero::hw {
 namespace {
 
@@ -23,17 +25,6 @@ void bind_to(int cpu) {
 }
 
 }  // namespace
-
-std::vector<int> allowed_cpus() {
-    std::vector<int> cpus;
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    if (::sched_getaffinity(0, sizeof set, &set) != 0) return cpus;  // more CPUs than the mask holds: threads stay free
-    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-        if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
-    }
-    return cpus;
-}
 
 double best_round_seconds(int threads, double budget_s, const std::function<void(int)>& setup,
                           const std::function<void(int)>& body, std::vector<int> cpus) {

@@ -12,6 +12,4 @@ namespace hetero::hw {
 double best_round_seconds(int threads, double budget_s, const std::function<void(int worker)>& setup,
                           const std::function<void(int worker)>& body, std::vector<int> cpus = {});
 
-[[nodiscard]] std::vector<int> allowed_cpus();  // empty where the mask cannot be read
-
 }  // namespace hetero::hw

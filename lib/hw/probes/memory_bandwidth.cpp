@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <new>
 
+#include "base/cpus.h"
 #include "base/errno_text.h"
 #include "hw/probes/probes.h"
 #include "hw/probes/timing.h"
@@ -125,50 +125,15 @@ std::vector<int> thread_counts(int all, bool quick) {
     return counts;
 }
 
-// "0-3,8" as numbers. The kernel's lists of CPUs.
-std::vector<int> numbers(std::string_view list) {
-    std::vector<int> out;
-    while (!list.empty()) {
-        const std::string_view part = list.substr(0, list.find(','));
-        list.remove_prefix(std::min(part.size() + 1, list.size()));
-        int first = 0, last = 0;
-        const auto [stop, ec] = std::from_chars(part.data(), part.data() + part.size(), first);
-        if (ec != std::errc()) return out;
-        last = first;
-        if (stop != part.data() + part.size() &&
-            std::from_chars(stop + 1, part.data() + part.size(), last).ec != std::errc())
-            return out;
-        for (int n = first; n <= last && out.size() < 65536; ++n) out.push_back(n);
-    }
-    return out;
-}
-
-struct Node {
-    int id = 0;
-    std::vector<int> cpus;  // that this process may use
-};
-std::vector<Node> numa_nodes(const Context& context) {
-    const std::vector<int> allowed = allowed_cpus();
-    std::vector<Node> nodes;
-    const std::string base = context.path("/sys/devices/system/node");
-    for (const int id : numbers(read_text(base + "/online").value_or(""))) {
-        Node node{id, {}};
-        for (const int cpu : numbers(read_text(fmt::format("{}/node{}/cpulist", base, id)).value_or("")))
-            if (std::binary_search(allowed.begin(), allowed.end(), cpu)) node.cpus.push_back(cpu);
-        nodes.push_back(std::move(node));
-    }
-    return nodes;
-}
-
 // Every node's CPUs with every node's memory.
 void put_node_rates(const Context& context, Json& section, std::size_t n) {
-    const std::vector<Node> nodes = numa_nodes(context);
+    const std::vector<NumaNode> nodes = numa_nodes(context.options.root);
     if (nodes.size() < 2) return put_unknown(section, "node_rates", "the system reports one NUMA node");
     if (context.options.quick) return put_unknown(section, "node_rates", "not measured: quick");
     Json rates = Json::array();
-    for (const Node& cpu : nodes) {
+    for (const NumaNode& cpu : nodes) {
         if (cpu.cpus.empty()) continue;
-        for (const Node& memory : nodes) {
+        for (const NumaNode& memory : nodes) {
             const Arrays arrays(n);
             for (const Floats* array : {&arrays.a, &arrays.b, &arrays.c}) {
                 if (!array->bind(static_cast<unsigned>(memory.id)))

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/cpus.h"
 #include "base/limits.h"
 
 using namespace hetero;
@@ -94,6 +96,39 @@ TEST_CASE("a pool asked for less than one thread has as many as the process may 
         pool.parallel_for(3, [&](std::size_t, int) { runs.fetch_add(1); });
         CHECK(runs == 3);
     }
+}
+
+TEST_CASE("of several NUMA nodes each has a part of the tasks, and helps with the others' when it is through") {
+    const std::vector<int> cpus = allowed_cpus();
+    REQUIRE_FALSE(cpus.empty());
+    // A machine of three nodes, one of memory alone; both others are the CPUs of this one.
+    const std::vector<NumaNode> nodes = {{0, cpus}, {1, {}}, {2, cpus}};
+    ThreadPool pool(4, nodes);
+    REQUIRE(pool.size() == 4);
+    REQUIRE(pool.nodes() == 2);
+    for (const std::size_t tasks : {2U, 3U, 4U, 17U, 1000U}) {
+        std::vector<std::atomic<int>> runs(tasks);
+        pool.parallel_for(tasks, [&](std::size_t task, int) { runs[task].fetch_add(1); });
+        for (std::size_t task = 0; task < tasks; ++task) REQUIRE(runs[task] == 1);
+    }
+    // Every worker holds its first task until all have one.
+    std::vector<std::size_t> first(4);
+    std::atomic<int> arrived{0};
+    pool.parallel_for(4, [&](std::size_t task, int worker) {
+        first[static_cast<std::size_t>(worker)] = task;
+        arrived.fetch_add(1);
+        while (arrived.load() < 4) std::this_thread::yield();
+    });
+    CHECK(std::min(first[0], first[1]) == 0);
+    CHECK(std::max(first[0], first[1]) == 1);
+    CHECK(std::min(first[2], first[3]) == 2);
+    CHECK(std::max(first[2], first[3]) == 3);
+    // As many threads as the machine has, of nodes of unlike size.
+    ThreadPool lopsided(4, {{0, {cpus[0]}}, {1, {cpus[0], cpus[0] + 1, cpus[0] + 2}}});
+    CHECK(lopsided.nodes() == 2);
+    // Threads that do not reach all nodes are free.
+    ThreadPool alone(1, nodes);
+    CHECK(alone.nodes() == 1);
 }
 
 #ifdef __linux__

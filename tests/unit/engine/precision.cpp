@@ -1,6 +1,8 @@
 // Precision::fast: the same bits for a token however it is computed, and near to what Precision::precise gives.
 #include <cmath>
+#include <cstring>
 
+#include "base/cpus.h"
 #include "support.h"
 
 using namespace hetero;
@@ -112,4 +114,28 @@ TEST_CASE("sessions of a model share its packed weights, and these outlive neith
         weights = packed;
     }
     CHECK(weights.expired());
+}
+
+TEST_CASE("weights have the same bytes where threads are divided among NUMA nodes") {
+    const auto one = tiny_model("gguf/llama-q8_0.gguf"), other = tiny_model("gguf/llama-q8_0.gguf");
+    const std::vector<int> cpus = allowed_cpus();
+    ThreadPool free(2), divided(2, {{0, cpus}, {1, cpus}});
+    REQUIRE(divided.nodes() == 2);
+    const auto expected = engine::PackedWeights::of(one, free), got = engine::PackedWeights::of(other, divided);
+    std::size_t compared = 0;
+    for (std::size_t i = 0; i < one->program.ops.size(); ++i) {
+        const auto* a = std::get_if<model::FfnAdd>(&one->program.ops[i]);
+        const auto* b = std::get_if<model::FfnAdd>(&other->program.ops[i]);
+        if (a == nullptr) continue;
+        for (const auto matrix : {&model::FfnAdd::gate, &model::FfnAdd::up, &model::FfnAdd::down}) {
+            const engine::PackedMatrix* want = expected->find(a->*matrix);
+            const engine::PackedMatrix* have = got->find(b->*matrix);
+            REQUIRE(want != nullptr);
+            REQUIRE(have != nullptr);
+            const std::size_t bytes = kernels::packed_bytes(want->packing, (a->*matrix).rows, (a->*matrix).cols);
+            CHECK(std::memcmp(want->data, have->data, bytes) == 0);
+            compared += bytes;
+        }
+    }
+    CHECK(compared > 0);
 }

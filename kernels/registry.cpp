@@ -14,23 +14,26 @@ namespace {
 struct Backend {
     const char* name;
     const Ops* base;
-    const PackedOps* packed;  // null: the base's own
-    const TileOps* tiles;     // null: none
-    bool (*supported)();      // does this CPU (and its operating system) run it?
+    const PackedOps* packed;     // null: the base's own
+    PrefillAttention attention;  // null: the base's is as fast
+    const TileOps* tiles;        // null: none
+    bool (*supported)();         // does this CPU (and its operating system) run it?
 };
 
 // From the plainest to the best: the last one that this CPU runs is the default.
 constexpr Backend kBackends[] = {
-    {"scalar", &ref::kOps, nullptr, &ref::kTileOps, [] { return true; }},
+    {"scalar", &ref::kOps, nullptr, nullptr, &ref::kTileOps, [] { return true; }},
 #ifdef HETERO_KERNELS_X86
-    {"avx2", &avx2::kOps, nullptr, nullptr, avx2::supported},
-    {"avx2_vnni", &avx2::kOps, &avx2_vnni::kPackedOps, nullptr, avx2_vnni::supported},
-    {"avx512", &avx512::kOps, nullptr, nullptr, avx512::supported},
-    {"avx512_vnni", &avx512::kOps, &avx512_vnni::kPackedOps, nullptr, avx512_vnni::supported},
-    {"amx", &avx512::kOps, &amx::kPackedOps, &amx::kTileOps, amx::supported},
+    {"avx2", &avx2::kOps, nullptr, nullptr, nullptr, avx2::supported},
+    {"avx2_vnni", &avx2::kOps, &avx2_vnni::kPackedOps, nullptr, nullptr, avx2_vnni::supported},
+    {"avx512", &avx512::kOps, nullptr, nullptr, nullptr, avx512::supported},
+    {"avx512_vnni", &avx512::kOps, &avx512_vnni::kPackedOps, nullptr, nullptr, avx512_vnni::supported},
+    {"avx512_bf16", &avx512::kOps, &avx512_vnni::kPackedOps, avx512_bf16::prefill_attention, nullptr,
+     avx512_bf16::supported},
+    {"amx", &avx512::kOps, &amx::kPackedOps, amx::prefill_attention, &amx::kTileOps, amx::supported},
 #elif defined(HETERO_KERNELS_ARM)
-    {"neon", &neon::kOps, nullptr, nullptr, neon::supported},
-    {"neon_dot", &neon::kOps, &neon_dot::kPackedOps, nullptr, neon_dot::supported},
+    {"neon", &neon::kOps, nullptr, nullptr, nullptr, neon::supported},
+    {"neon_dot", &neon::kOps, &neon_dot::kPackedOps, nullptr, nullptr, neon_dot::supported},
 #endif
 };
 constexpr std::size_t kCount = std::size(kBackends);
@@ -56,6 +59,13 @@ struct Tables {
 const Tables& tables() noexcept {
     static const Tables made;
     return made;
+}
+
+// Null where it is none of these tables.
+const Backend* backend_of(const Ops& ops) noexcept {
+    for (std::size_t i = 0; i < kCount; ++i)
+        if (&tables().ops[i] == &ops) return &kBackends[i];
+    return nullptr;
 }
 
 // "scalar, avx2": all backends, or those that this CPU runs.
@@ -112,15 +122,18 @@ const char* backend_error() noexcept { return environment_choice().error; }
 const Ops* const* all_backends() noexcept { return tables().list.data(); }
 
 const TileOps* tile_ops(const Ops& backend) noexcept {
-    for (std::size_t i = 0; i < kCount; ++i)
-        if (&tables().ops[i] == &backend) return kBackends[i].tiles;
-    return nullptr;
+    const Backend* found = backend_of(backend);
+    return found != nullptr ? found->tiles : nullptr;
 }
 
-bool backend_supported(const Ops& wanted) noexcept {
-    for (std::size_t i = 0; i < kCount; ++i)
-        if (&tables().ops[i] == &wanted) return kBackends[i].supported();
-    return false;
+PrefillAttention prefill_attention(const Ops& backend) noexcept {
+    const Backend* found = backend_of(backend);
+    return found != nullptr ? found->attention : nullptr;
+}
+
+bool backend_supported(const Ops& backend) noexcept {
+    const Backend* found = backend_of(backend);
+    return found != nullptr && found->supported();
 }
 
 }  // namespace hetero::kernels

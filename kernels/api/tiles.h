@@ -1,6 +1,7 @@
-// Products of packed weights and many tokens in bf16, on the matrix unit of a CPU: prefill. What Ops has for packed
-// weights (packed_gemm) is exact and fits one token; here inputs are rounded to bf16, sums stay in f32, and a whole
-// chunk of tokens passes by while a block of weights lies expanded in the cache.
+// Prefill in 16 bits: attention of a chunk of queries, and products of packed weights and many tokens in bf16, on the
+// matrix unit of a CPU. What Ops has for packed weights (packed_gemm) is exact and fits one token; here inputs are
+// rounded to bf16, sums stay in f32, and a whole chunk of tokens passes by while a block of weights lies expanded in the
+// cache.
 //
 // Tiles of n tokens and `cols` columns: [n / 32][cols / 32][token % 32][col % 32] of bf16, both divisions rounded up,
 // zeros beyond n and cols. So 32 columns of 32 tokens are 2 KiB that lie together.
@@ -58,15 +59,19 @@ struct TileOps {
     // packed_rows, to the columns `out`, of which there is one for each row: the bits of gemm and silu_mul.
     void (*gated_gemm)(const PackedRows& gate, const PackedRows& up, std::size_t row_begin, std::size_t row_end,
                        std::size_t cols, const Bf16* x, std::size_t n_tokens, const TileColumns& out);
-
-    // Ops::attention for many queries. Q and K count as sums of two bf16, weights and V as bf16; keys below kv_tokens
-    // must be finite, whether a query sees them or not. With e = |q| |k|max scale (2^-14 + (2 sqrt(head_dim_k) + 8)
-    // 2^-24)
-    // + (4 |score|max + 8 softcap) 2^-24, the error of the scores: |error| <= (2 e + 2^-7) |v|max.
-    void (*attention)(const AttentionArgs& args);
 };
 
 // Of a backend of all_backends(); null where it has none: packed_gemm is faster there.
 [[nodiscard]] const TileOps* tile_ops(const Ops& backend = ops()) noexcept;
+
+// Ops::attention for a chunk of a prompt, in 16 bits. It converts K and V in each call, which should have some hundred
+// queries. Keys and values below kv_tokens must be finite, whether a query sees them or not. Weights and V count as
+// bf16, Q and K as sums of two bf16 ("amx"), l = 2^-14, or as multiples of |q| / 32000 and |k| / 32000, l =
+// sqrt(head_dim_k) / 31900. With e = |q| |k|max scale (l + (2 sqrt(head_dim_k) + 8) 2^-24) + (4 |score|max + 8 softcap)
+// 2^-24, the error of the scores: |error| <= (2 e + 2^-7) |v|max.
+using PrefillAttention = void (*)(const AttentionArgs& args);
+
+// Of a backend of all_backends(); null where it has none: Ops::attention is as fast there.
+[[nodiscard]] PrefillAttention prefill_attention(const Ops& backend = ops()) noexcept;
 
 }  // namespace hetero::kernels

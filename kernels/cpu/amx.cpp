@@ -8,6 +8,8 @@
 //
 #include "kernels/cpu/dot_avx512.h"
 //
+#include "kernels/cpu/math.h"
+//
 #include "kernels/cpu/packed.h"
 #include "kernels/cpu/tile_config.h"
 

@@ -14,7 +14,7 @@
 //
 #include "kernels/cpu/packing.h"
 //
-#include "kernels/cpu/amx_bf16.h"
+#include "kernels/cpu/bf16.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/tile_config.h"
 #include "kernels/ref/ref.h"
@@ -361,7 +361,6 @@ const TileOps kTileOps = {.name = "amx",
                           .round = round,
                           .silu_mul = silu_mul,
                           .gemm = gemm,
-                          .gated_gemm = gated_gemm,
-                          .attention = tile_attention};
+                          .gated_gemm = gated_gemm};
 
 }  // namespace hetero::kernels::amx

@@ -68,10 +68,6 @@ struct I4Runs : CodeRuns {
     }
 };
 
-HETERO_INLINE void prefetch(const std::uint8_t* p, std::size_t bytes) {
-    for (std::size_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i);
-}
-
 // Rows of a tile, and the same rows of the next one, to be fetched meanwhile (null: none).
 struct TileRows {
     const std::uint8_t* data;

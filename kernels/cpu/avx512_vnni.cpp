@@ -8,9 +8,9 @@
 //
 #include "kernels/cpu/dot_avx512.h"
 //
-#include "kernels/cpu/packed.h"
-//
 #include "kernels/cpu/math.h"
+//
+#include "kernels/cpu/packed.h"
 //
 #include "kernels/cpu/formats.h"
 //

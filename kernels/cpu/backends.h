@@ -33,10 +33,14 @@ void codes_attention_span(const AttentionArgs& args, std::size_t key_begin, std:
                           std::size_t parts_stride);
 bool supported();
 }  // namespace avx512_vnni
+namespace avx512_bf16 {
+void prefill_attention(const AttentionArgs& args);
+bool supported();
+}  // namespace avx512_bf16
 namespace amx {
 extern const PackedOps kPackedOps;
 extern const TileOps kTileOps;
-void tile_attention(const AttentionArgs& args);
+void prefill_attention(const AttentionArgs& args);
 bool supported();
 }  // namespace amx
 namespace neon {

@@ -50,10 +50,11 @@ bool avx512::supported() {
 
 bool avx512_vnni::supported() { return avx512::supported() && __builtin_cpu_supports("avx512vnni"); }
 
+bool avx512_bf16::supported() { return avx512_vnni::supported() && __builtin_cpu_supports("avx512bf16"); }
+
 bool amx::supported() {
     constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24, kInt8 = 1u << 25;  // of leaf 7.0 EDX
-    return avx512_vnni::supported() && __builtin_cpu_supports("avx512bf16") &&
-           (~cpuid(7, 0).edx & (kBf16 | kTile | kInt8)) == 0 && tiles_permitted();
+    return avx512_bf16::supported() && (~cpuid(7, 0).edx & (kBf16 | kTile | kInt8)) == 0 && tiles_permitted();
 }
 
 }  // namespace hetero::kernels

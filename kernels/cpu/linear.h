@@ -31,12 +31,6 @@ void dequantize(DType type, const void* src, float* dst, std::size_t n) {
 
 // ---- gemv
 
-// Rows are too short for the hardware to foresee: fetch what the next group of rows will read.
-HETERO_INLINE void prefetch(const Byte* p, std::size_t ahead, std::size_t bytes) {
-    const auto address = reinterpret_cast<std::uintptr_t>(p) + ahead;  // may lie past the end; never read
-    for (std::size_t i = 0; i < bytes; i += 64) __builtin_prefetch(reinterpret_cast<const void*>(address + i));
-}
-
 template <class Format, int Rows>
 HETERO_INLINE void gemv_rows(const Byte* w, std::size_t row_bytes, std::size_t cols, const float* x, float* y) {
     F32x16 acc[Rows];
@@ -50,7 +44,7 @@ HETERO_INLINE void gemv_rows(const Byte* w, std::size_t row_bytes, std::size_t c
                 acc[r] = fma(v, load(x + c + 16 * run), acc[r]);
             };
             const Byte* source = block + static_cast<std::size_t>(r) * row_bytes;
-            prefetch(source, Rows * row_bytes, Format::kBytes);
+            prefetch(source, Format::kBytes, Rows * row_bytes);  // rows are too short for the hardware to foresee
             Format::decode(source, multiply);
         }
     }

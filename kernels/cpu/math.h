@@ -1,4 +1,4 @@
-// exp and tanh on 16 lanes. Polynomials: Cephes (Moshier), expf and tanhf, https://www.netlib.org/cephes/
+// exp and tanh on 16 lanes, and what all kernels use. Polynomials: Cephes (Moshier), expf and tanhf, https://www.netlib.org/cephes/
 // Included by generic.h, once per instruction set.
 #pragma once
 
@@ -7,6 +7,12 @@ namespace {
 
 // std::min would not have internal linkage.
 HETERO_INLINE std::size_t smaller(std::size_t a, std::size_t b) { return a < b ? a : b; }
+
+// Asks for bytes that are read soon. They may lie past the end of what there is: they are not touched.
+HETERO_INLINE void prefetch(const void* p, std::size_t bytes, std::size_t ahead = 0) {
+    const auto address = reinterpret_cast<std::uintptr_t>(p) + ahead;
+    for (std::size_t i = 0; i < bytes; i += 64) __builtin_prefetch(reinterpret_cast<const void*>(address + i));
+}
 
 // exp(x) = mantissa * 2^power, mantissa in [0.7, 1.5], for |x| < 1000; the mantissa is NaN where x is. Relative error
 // below 2 * 2^-24.

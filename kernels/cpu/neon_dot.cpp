@@ -5,6 +5,8 @@
 //
 #include "kernels/cpu/dot_neon.h"
 //
+#include "kernels/cpu/math.h"
+//
 #include "kernels/cpu/packed.h"
 
 namespace hetero::kernels::neon_dot {

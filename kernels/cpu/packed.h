@@ -1,6 +1,6 @@
 // Products of packed weights (api/packed.h) and 8-bit activations. A lane is a row: no sum across lanes is ever needed,
 // and the order of summation, block by block, is the same for any number of tokens and every instruction set.
-// Included after vec_*.h and dot_*.h, once per instruction set.
+// Included after vec_*.h, dot_*.h and math.h, once per instruction set.
 #pragma once
 #include "kernels/cpu/packing.h"
 #include "kernels/cpu/scratch.h"
@@ -44,9 +44,7 @@ HETERO_INLINE F32x16 group_dot(const Byte* block, std::size_t blocks, const Toke
     for (std::size_t b = 0; b < blocks; ++b, block += P::kBlockBytes) {
         const Byte* q = x.block(b) + token * packed_cols;
         const Factors factors(x.block(b), x.count);
-        const auto ahead = reinterpret_cast<std::uintptr_t>(block) + kAhead;  // may lie past the end; never read
-        for (std::size_t i = 0; i < P::kBlockBytes; i += 64)
-            __builtin_prefetch(reinterpret_cast<const void*>(ahead + i));
+        prefetch(block, P::kBlockBytes, kAhead);
         Words first[kParts], second[kParts];
 #pragma GCC unroll 2
         for (int part = 0; part < kParts; ++part) {
@@ -94,9 +92,7 @@ constexpr int kTileTokensMax = kParts == 1 ? 8 : 4;                             
 template <class P, int Less>
 void unpack_group(const Byte* block, std::size_t blocks, Byte* panel) {
     for (std::size_t b = 0; b < blocks; ++b, block += P::kBlockBytes, panel += kPanelBlock) {
-        const auto ahead = reinterpret_cast<std::uintptr_t>(block) + kAhead;  // may lie past the end; never read
-        for (std::size_t i = 0; i < P::kBlockBytes; i += 64)
-            __builtin_prefetch(reinterpret_cast<const void*>(ahead + i));
+        prefetch(block, P::kBlockBytes, kAhead);
         for (int part = 0; part < kParts; ++part) {
             const std::size_t offset = static_cast<std::size_t>(part) * kWordBytes;
 #pragma GCC unroll 8

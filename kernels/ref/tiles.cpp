@@ -83,7 +83,6 @@ const TileOps kTileOps = {.name = "scalar",
                           .round = tile_round,
                           .silu_mul = tile_silu_mul,
                           .gemm = tile_gemm,
-                          .gated_gemm = tile_gated_gemm,
-                          .attention = attention};
+                          .gated_gemm = tile_gated_gemm};
 
 }  // namespace hetero::kernels::ref

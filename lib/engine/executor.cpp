@@ -141,9 +141,12 @@ Executor::Executor(const model::Program& program, ThreadPool& pool, std::uint32_
       slots_(program, chunk_tokens),
       packed_(std::move(packed)),
       tile_ops_(packed_ != nullptr ? kernels::tile_ops() : nullptr),
+      attention_(packed_ != nullptr ? kernels::prefill_attention() : nullptr),
+      query_block_tokens_(attention_ != nullptr ? large_query_block_tokens : query_block_tokens),
       parts_(static_cast<std::size_t>(group.size())),
       part_bytes_(parts_.size()),
       sent_(group.size() == 1 ? 0 : gather_floats) {
+    if (attention_ == nullptr) attention_ = kernels::ops().attention;
     const std::size_t tokens = chunk_tokens;
     ids_.reserve(tokens);
     positions_.reserve(tokens);
@@ -214,11 +217,10 @@ Status Executor::place(std::span<const Piece> pieces, std::size_t n_tokens, Rows
         for (std::uint64_t position = piece.first; position < end; ++position) positions_.push_back(position);
         caches_.insert(caches_.end(), count, piece.cache);
         // Late blocks of a piece see the most keys: they are taken first.
-        const std::uint32_t block_tokens = tiling_ != nullptr ? tiled_query_block_tokens : query_block_tokens;
-        const std::uint32_t blocks = (count + block_tokens - 1) / block_tokens;
+        const std::uint32_t blocks = (count + query_block_tokens_ - 1) / query_block_tokens_;
         for (std::uint32_t block = blocks; block-- > 0;) {
-            const std::uint32_t first = block * block_tokens;
-            blocks_.push_back({&piece, begin + first, begin + std::min(first + block_tokens, count)});
+            const std::uint32_t first = block * query_block_tokens_;
+            blocks_.push_back({&piece, begin + first, begin + std::min(first + query_block_tokens_, count)});
         }
         if (rows == Rows::last) wanted_.push_back(begin + count - 1);
     }

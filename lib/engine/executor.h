@@ -219,6 +219,9 @@ private:
     // Prefill in bf16 (kernels/api/tiles.h), where this backend has it and the weights are packed.
     const kernels::TileOps* tile_ops_;          // null: no
     const kernels::TileOps* tiling_ = nullptr;  // of the chunk in work
+    // Of a chunk of a prompt: the backend's for many queries, where the weights are packed and there is one.
+    kernels::PrefillAttention attention_;
+    std::uint32_t query_block_tokens_;        // of one task of it
     AlignedVector<kernels::Bf16> tiles_;        // the input of the products in work
     AlignedVector<kernels::Bf16> activated_;    // the input of an FFN's last product
     AlignedVector<float> work_;                 // [worker][gate, up][token][row of a task]

@@ -77,7 +77,7 @@ void Executor::attend_blocks(const model::Attention& attention, std::span<const 
         kernels::AttentionArgs args = attention_args(attention, heads.begin + task % parts * together, together, begin);
         args.n_queries = end - begin;
         args.kv_tokens = positions_[end - 1] + 1;
-        tiling_ != nullptr ? tiling_->attention(args) : kernels::ops().attention(args);
+        attention_(args);
     });
 }
 

@@ -19,7 +19,7 @@ inline bool is_fused(const model::FfnAdd& ffn) {
 inline constexpr std::size_t max_spans = 32;                    // of one token's keys in decode
 inline constexpr std::size_t max_spans_at_once = 128;           // of all tokens that are attended together
 inline constexpr std::uint32_t query_block_tokens = 32;         // of one attention task in prefill
-inline constexpr std::uint32_t tiled_query_block_tokens = 256;  // the same in tiles: each converts the keys for itself
+inline constexpr std::uint32_t large_query_block_tokens = 256;  // the same where each converts the keys for itself
 
 inline void normalize(const model::Norm& norm, const float* in, float* out, std::size_t n) {
     const float* weight = norm.weight.values.data();

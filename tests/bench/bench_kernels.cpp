@@ -275,8 +275,9 @@ void dequantize(benchmark::State& state, DType type) {
 
 // ---- attention: one query head of 64
 
-void attention(benchmark::State& state, DType type, bool tiles) {
-    const auto run = tiles && tile_ops() != nullptr ? tile_ops()->attention : ops().attention;
+void attention(benchmark::State& state, DType type, bool rounded) {
+    const auto run = rounded ? prefill_attention() : ops().attention;
+    if (run == nullptr) return state.SkipWithError("this backend has no attention in 16 bits");
     const auto queries = static_cast<std::size_t>(state.range(0)), keys = static_cast<std::size_t>(state.range(1));
     constexpr std::size_t kDim = 64;
     std::vector<std::uint8_t> k(dtype_bytes(type, keys * kDim)), v = k;
@@ -308,7 +309,7 @@ void attention(benchmark::State& state, DType type, bool tiles) {
     for (auto _ : state) run(args);
     const double pairs =
         static_cast<double>(queries) * (static_cast<double>(keys - queries) + (static_cast<double>(queries) + 1) / 2);
-    of_roof(state, 4.0 * kDim * pairs, tiles && tile_ops() != nullptr ? bf16_roof() : f32_roof());
+    of_roof(state, 4.0 * kDim * pairs, rounded ? bf16_roof() : f32_roof());
     gigabytes(state, static_cast<double>(k.size() + v.size()));
 }
 
@@ -479,8 +480,8 @@ void register_all() {
             ->Args({256, 256})
             ->Args({256, 2048});
 
-    if (tile_ops() != nullptr)
-        reg("tile_attention/f16", [](benchmark::State& state) { attention(state, DType::f16, true); })
+    if (prefill_attention() != nullptr)
+        reg("prefill_attention/f16", [](benchmark::State& state) { attention(state, DType::f16, true); })
             ->ArgNames({"queries", "keys"})
             ->Args({128, 128})
             ->Args({384, 512})

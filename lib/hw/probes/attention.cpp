@@ -74,15 +74,15 @@ public:
     }
 
     void prefill(const kernels::Ops* reference = nullptr) {
-        const kernels::TileOps* tiles = reference == nullptr ? kernels::tile_ops() : nullptr;
-        const std::size_t block = tiles != nullptr ? 256 : 32;  // queries of a task, as in the engine
+        const auto rounded = reference == nullptr ? kernels::prefill_attention() : nullptr;
+        const std::size_t block = rounded != nullptr ? 256 : 32;  // queries of a task, as in the engine
         const std::size_t blocks = (queries_ + block - 1) / block;
         pool_.parallel_for(blocks * kv_heads_, [&](std::size_t task, int) {
             const std::size_t begin = (blocks - 1 - task / kv_heads_) * block;  // the longest first
             kernels::AttentionArgs args = arguments(task % kv_heads_, begin);
             args.n_queries = std::min(block, queries_ - begin);
             args.kv_tokens = args.first_position + args.n_queries;
-            if (tiles != nullptr) return tiles->attention(args);
+            if (rounded != nullptr) return rounded(args);
             (reference != nullptr ? *reference : kernels::ops()).attention(args);
         });
     }

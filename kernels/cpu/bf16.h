@@ -1,4 +1,4 @@
-// What products and attention in bf16 tiles share. Included after vec_avx512.h.
+// What products and attention in bf16 share. Included after vec_avx512.h.
 #pragma once
 
 namespace hetero::kernels::HETERO_ISA {

@@ -1,0 +1,185 @@
+// AVX-512 with VNNI and BF16: from Cooper Lake (2020) and Zen 4 (2022). Attention of a chunk of queries, see
+// row_attention.h: scores are products of integers of 16 bits, values are added in bf16.
+//
+// A query and a key are rounded to multiples of their length / 32000. No sum of their products leaves 32 bits then, in
+// whatever order (Cauchy and Schwarz), and the 16 rows of a tile need one product with each pair of a key's dims.
+#define HETERO_ISA avx512_bf16
+#include "kernels/cpu/vec_avx512.h"
+//
+#include "kernels/cpu/math.h"
+//
+#include "kernels/cpu/bf16.h"
+//
+#include "kernels/cpu/row_attention.h"
+
+namespace hetero::kernels::avx512_bf16 {
+namespace {
+
+constexpr float kLength = 32000;
+
+HETERO_INLINE __m512i splat_word(const Byte* p) {
+    std::int32_t word;
+    std::memcpy(&word, p, sizeof word);
+    return _mm512_set1_epi32(word);
+}
+
+HETERO_INLINE __m512i dot(__m512i sum, __m512i a, __m512i b) { return _mm512_dpwssd_epi32(sum, a, b); }
+HETERO_INLINE __m512 dot(__m512 sum, __m512i a, __m512i b) {
+    return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
+}
+
+// sums[i] of 16 rows += rows * columns[i], over `pairs` pairs: rows [pair][row][2], columns 64 bytes apart [pair][2].
+template <class Sum>
+HETERO_INLINE void add_products(Sum (&sums)[16], const Byte* rows, const Byte* columns, std::size_t pairs) {
+    for (std::size_t pair = 0; pair < pairs; ++pair) {
+        const __m512i row = _mm512_load_si512(rows + 64 * pair);
+#pragma GCC unroll 16
+        for (std::size_t i = 0; i < 16; ++i) sums[i] = dot(sums[i], row, splat_word(columns + 64 * i + 4 * pair));
+    }
+}
+
+// What a vector is multiplied by to have the length kLength, and the reverse.
+struct Length {
+    float to_integers, from_integers;
+};
+// load(i): 16 values, zeros beyond the end. NaN where one is not finite; zeros stay zeros.
+template <class Load>
+HETERO_INLINE Length length_of(std::size_t runs, Load load) {
+    __m512 top = _mm512_setzero_ps(), poison = _mm512_setzero_ps();
+    for (std::size_t i = 0; i < runs; ++i) {
+        const __m512 x = load(i);
+        top = _mm512_max_ps(top, _mm512_abs_ps(x));
+        poison = _mm512_add_ps(poison, _mm512_sub_ps(x, x));
+    }
+    if (_mm512_cmp_ps_mask(poison, poison, _CMP_UNORD_Q) != 0) return {0, __builtin_nanf("")};
+    const float largest = _mm512_reduce_max_ps(top);
+    if (largest < 0x1p-100F) return {0, 1};
+    const __m512 inverse = _mm512_set1_ps(1 / largest);
+    __m512 squares = _mm512_setzero_ps();
+    for (std::size_t i = 0; i < runs; ++i) {
+        const __m512 x = _mm512_mul_ps(load(i), inverse);
+        squares = _mm512_fmadd_ps(x, x, squares);
+    }
+    const auto root = static_cast<float>(square_root(static_cast<double>(sum(F32x16{{squares}}))));
+    return {kLength / root / largest, largest * root / kLength};
+}
+
+// 32 values to integers.
+HETERO_INLINE __m512i to_integers(__m512 a, __m512 b, __m512 factor) {
+    const __m256i low = _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(_mm512_mul_ps(a, factor)));
+    const __m256i high = _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(_mm512_mul_ps(b, factor)));
+    return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+}
+
+struct Nothing {
+    HETERO_INLINE void begin(std::size_t) {}
+    HETERO_INLINE void some() {}
+    HETERO_INLINE void finish() {}
+};
+
+// Of K, [key tile][step][key][32 dims], and of Q, [step][pair][row][2], the rest are the factors of keys and rows.
+struct VectorProducts {
+    template <class Reader>
+    static void load_keys(const KvView& k, std::size_t page, std::size_t keys, std::size_t dims, const Plan& plan,
+                          Byte* scratch) {
+        const auto* rows = reinterpret_cast<const Byte*>(k.pages[page] + k.offset);
+        const std::size_t row_bytes = dtype_bytes(k.dtype, k.token_stride);
+        auto* factors = reinterpret_cast<float*>(scratch + plan.k_rest);
+        for (std::size_t key = 0; key < kPage; ++key) {
+            const auto value = [&](std::size_t i) __attribute__((always_inline)) {
+                return Reader::kWhole || key < keys ? Reader::load_16(rows + key * row_bytes, 16 * i, dims)
+                                                    : _mm512_setzero_ps();
+            };
+            const Length length = length_of(2 * plan.k_steps, value);
+            factors[key] = length.from_integers;
+            for (std::size_t step = 0; step < plan.k_steps; ++step)
+                _mm512_store_si512(
+                    scratch + (key / 16 * plan.k_steps + step) * kTile + key % 16 * 64,
+                    to_integers(value(2 * step), value(2 * step + 1), _mm512_set1_ps(length.to_integers)));
+        }
+    }
+
+    static void load_queries(const AttentionArgs& a, std::size_t first_row, std::size_t n, const Plan& plan,
+                             Byte* tile) {
+        auto* factors = reinterpret_cast<float*>(tile + plan.q_rest);
+        const auto value = [&](std::size_t i, std::size_t run) __attribute__((always_inline)) {
+            if (i >= n) return _mm512_setzero_ps();
+            const std::size_t row = first_row + i;
+            const float* q = a.q + row / a.n_heads * a.q_stride + row % a.n_heads * a.q_head_stride;
+            return Reader<DType::f32, false>::load_16(q, 16 * run, a.head_dim_k);
+        };
+        float to[kRows];
+        for (std::size_t i = 0; i < kRows; ++i) {
+            const Length length = length_of(
+                2 * plan.k_steps, [&](std::size_t run) __attribute__((always_inline)) { return value(i, run); });
+            to[i] = length.to_integers;
+            factors[i] = length.from_integers;
+        }
+        for (std::size_t step = 0; step < plan.k_steps; ++step) {
+            __m512i rows[16];
+            for (std::size_t i = 0; i < 16; ++i)
+                rows[i] = to_integers(value(i, 2 * step), value(i, 2 * step + 1), _mm512_set1_ps(to[i]));
+            transpose(rows);
+            for (std::size_t i = 0; i < 16; ++i) _mm512_store_si512(tile + step * kTile + 64 * i, rows[i]);
+        }
+    }
+
+    static void attend_page(const Work& work, std::size_t page, std::size_t first_tile, std::size_t last_tile) {
+        const AttentionArgs& a = work.a;
+        const Plan& plan = work.plan;
+        auto* const scores = reinterpret_cast<float*>(work.scratch + plan.scores);
+        Byte* const weights = work.scratch + plan.weights;
+        Nothing nothing;
+        for (std::size_t tile = first_tile; tile < last_tile; ++tile) {
+            const Byte* q = work.tile_at(tile);
+            const std::size_t seen = smaller(kPage, work.end_of(work.last_row(tile)) - page * kPage);
+            const std::size_t key_tiles = (seen + 15) / 16;
+            for (std::size_t t = 0; t < key_tiles; ++t) score(q, plan, work.scratch, t, scores + 16 * 16 * t);
+            __m512 factor = _mm512_load_ps(reinterpret_cast<const float*>(q + plan.q_rest)) * _mm512_set1_ps(a.scale);
+            if (a.softcap > 0) {
+                cap_scores(scores, factor, a.softcap);
+                factor = _mm512_set1_ps(1);
+            }
+            factor = factor * _mm512_set1_ps(kLog2E);
+            State& state = work.state_of(tile);
+            const __m512 correction = work.sees_all(tile, page)
+                                          ? weigh_keys<false>(state, page, factor, scores, weights, nothing)
+                                          : weigh_keys<true>(state, page, factor, scores, weights, nothing);
+            for (std::size_t t = 0; t < plan.v_tiles; ++t)
+                add_values(weights, work.scratch + plan.v + 2 * t * kTile, key_tiles, correction,
+                           work.tile_at(tile) + plan.out + t * kTile);
+        }
+    }
+
+private:
+    // scores [key][row] of 16 keys, without the rows' factors.
+    static void score(const Byte* q, const Plan& plan, const Byte* scratch, std::size_t key_tile, float* scores) {
+        const Byte* keys = scratch + key_tile * plan.k_steps * kTile;
+        const float* factors = reinterpret_cast<const float*>(scratch + plan.k_rest) + 16 * key_tile;
+        __m512i sums[16] = {};
+        for (std::size_t step = 0; step < plan.k_steps; ++step)
+            add_products(sums, q + step * kTile, keys + step * kTile, 16);
+#pragma GCC unroll 16
+        for (std::size_t i = 0; i < 16; ++i)
+            _mm512_store_ps(scores + 16 * i, _mm512_cvtepi32_ps(sums[i]) * _mm512_set1_ps(factors[i]));
+    }
+
+    // out [dim][row] of 16 dims = out * correction + the values of the first key tiles of 16, weighed.
+    static void add_values(const Byte* weights, const Byte* values, std::size_t key_tiles, __m512 correction,
+                           Byte* out) {
+        __m512 sums[16];
+        auto* const at = reinterpret_cast<float*>(out);
+#pragma GCC unroll 16
+        for (std::size_t i = 0; i < 16; ++i) sums[i] = _mm512_load_ps(at + 16 * i) * correction;
+        add_products(sums, weights, values, smaller(16, 8 * key_tiles));
+        if (key_tiles > 2) add_products(sums, weights + kTile, values + kTile, 8 * key_tiles - 16);
+#pragma GCC unroll 16
+        for (std::size_t i = 0; i < 16; ++i) _mm512_store_ps(at + 16 * i, sums[i]);
+    }
+};
+
+}  // namespace
+
+void prefill_attention(const AttentionArgs& args) { attend<VectorProducts>(args); }
+
+}  // namespace hetero::kernels::avx512_bf16

@@ -12,13 +12,13 @@ namespace {
 
 using kv::PartId;
 
-// Gate and up of one task in tiles, if any FFN needs them apart.
-std::uint64_t work_floats(const model::Program& program, std::size_t chunk_tokens) {
+// Gate and up of one task, where an FFN is computed in blocks of rows.
+std::uint64_t work_floats(const model::Program& program, std::size_t chunk_tokens, Precision precision) {
     const bool any = std::any_of(program.ops.begin(), program.ops.end(), [](const model::Op& op) {
         const auto* ffn = std::get_if<model::FfnAdd>(&op);
-        return ffn != nullptr && !is_fused(*ffn);
+        return ffn != nullptr && is_packed(*ffn);
     });
-    return any ? 2 * std::uint64_t{chunk_tokens} * ffn_tile_rows : 0;
+    return any && precision == Precision::fast ? 2 * std::uint64_t{chunk_tokens} * ffn_block_rows : 0;
 }
 
 }  // namespace
@@ -52,6 +52,7 @@ Executor::Sizes Executor::sizes_of(const model::Program& program) {
             widen(sizes.product, ffn->down.rows);
             multiplied(ffn->up);
             multiplied(ffn->down);
+            widen(sizes.activated, kernels::activation_bytes(1, ffn->down.cols));
         } else if (const auto* moe = std::get_if<model::MoeAdd>(&any)) {
             multiplied(moe->router);
             multiplied(moe->experts.front().up, moe->rule.top_k);
@@ -65,7 +66,8 @@ Executor::Sizes Executor::sizes_of(const model::Program& program) {
     return sizes;
 }
 
-std::vector<Value> Executor::values_of(const model::Program& program, std::size_t chunk_tokens, Precision precision) {
+std::vector<Value> Executor::values_of(const model::Program& program, std::size_t chunk_tokens, Precision precision,
+                                       int ranks) {
     using enum Scratch;
     const Sizes sizes = sizes_of(program);
     std::vector<Value> values(program.registers.size() + static_cast<std::size_t>(count_));
@@ -79,14 +81,13 @@ std::vector<Value> Executor::values_of(const model::Program& program, std::size_
     const std::size_t head_tokens = std::min(chunk_tokens, head_block_tokens);
     scratch(k).bytes = chunk_tokens * sizes.k * sizeof(float);
     scratch(v).bytes = chunk_tokens * sizes.v * sizeof(float);
-    scratch(gate).bytes = scratch(up).bytes = chunk_tokens * sizes.ffn * sizeof(float);
     scratch(product).bytes = chunk_tokens * sizes.product * sizeof(float);
     scratch(head_normed).bytes = head_tokens * sizes.hidden * sizeof(float);
     scratch(spans).bytes = sizes.spans * sizeof(float);
     scratch(logits).bytes = head_tokens * sizes.vocab * sizeof(float);
     if (precision == Precision::fast) {
         scratch(quantized).bytes = chunk_tokens * sizes.quantized;
-        scratch(residual).bytes = chunk_tokens * sizes.residual * sizeof(float);
+        scratch(activated).bytes = chunk_tokens * sizes.activated;
     }
     for (std::size_t i = 0; i < program.ops.size(); ++i) {
         const auto in_op = [&](std::initializer_list<Scratch> used) {
@@ -94,7 +95,7 @@ std::vector<Value> Executor::values_of(const model::Program& program, std::size_
         };
         const model::Op& op = program.ops[i];
         if (std::holds_alternative<model::Qkv>(op)) {
-            in_op({v, quantized, residual});
+            in_op({v, quantized});
             // Some codecs store K only when attention has seen what was there before.
             std::size_t reader = i;
             while (reader + 1 < program.ops.size() && !std::holds_alternative<model::Attention>(program.ops[reader])) {
@@ -105,9 +106,13 @@ std::vector<Value> Executor::values_of(const model::Program& program, std::size_
         if (std::holds_alternative<model::Attention>(op)) in_op({spans});
         if (std::holds_alternative<model::Project>(op)) in_op({quantized});
         if (std::holds_alternative<model::ProjectAdd>(op)) in_op({product, quantized});
-        if (std::holds_alternative<model::FfnAdd>(op)) in_op({gate, up, product, quantized});
+        if (const auto* ffn = std::get_if<model::FfnAdd>(&op)) {
+            in_op({gate, up, product, quantized, activated});
+            if (precision == Precision::fast && ranks == 1 && is_packed(*ffn)) continue;
+            scratch(gate).bytes = scratch(up).bytes = chunk_tokens * sizes.ffn * sizeof(float);
+        }
         if (std::holds_alternative<model::MoeAdd>(op)) in_op({quantized});
-        if (std::holds_alternative<model::Head>(op)) in_op({head_normed, logits, quantized, residual});
+        if (std::holds_alternative<model::Head>(op)) in_op({head_normed, logits, quantized});
     }
     return values;
 }
@@ -118,14 +123,15 @@ std::uint64_t Executor::bytes_needed(const model::Program& program, std::uint32_
     std::uint64_t ropes = 0;
     for (const model::RopeConfig& rope : program.ropes) ropes += std::uint64_t{rope.rotary_dim} * chunk_tokens;
     const std::uint64_t gathered = group.size() == 1 ? 0 : 2 * std::max(gather_floats, sizes.vocab);  // sent, and all
-    std::uint64_t tiled = 0;
-    if (precision == Precision::fast && kernels::tile_ops() != nullptr) {
-        tiled = (kernels::tiles_size(chunk_tokens, sizes.tiled) + kernels::tiles_size(chunk_tokens, sizes.ffn)) *
-                    sizeof(kernels::Bf16) +
-                static_cast<std::uint64_t>(threads) * work_floats(program, chunk_tokens) * sizeof(float);
+    std::uint64_t tiled = 0, of_thread = work_floats(program, chunk_tokens, precision);
+    if (precision == Precision::fast) {
+        of_thread += kernels::activation_tile * sizes.residual;
+        if (kernels::tile_ops() != nullptr)
+            tiled = kernels::tiles_size(chunk_tokens, sizes.tiled) + kernels::tiles_size(chunk_tokens, sizes.ffn);
     }
-    return arrange(values_of(program, chunk_tokens, precision), exec).bytes + (ropes + gathered) * sizeof(float) +
-           Slots::bytes_needed(program, chunk_tokens) + tiled;
+    return arrange(values_of(program, chunk_tokens, precision, group.size()), exec).bytes +
+           (ropes + gathered + static_cast<std::uint64_t>(threads) * of_thread) * sizeof(float) +
+           Slots::bytes_needed(program, chunk_tokens) + tiled * sizeof(kernels::Bf16);
 }
 
 Executor::Executor(const model::Program& program, ThreadPool& pool, std::uint32_t chunk_tokens, Communicator& group,
@@ -166,8 +172,8 @@ Executor::Executor(const model::Program& program, ThreadPool& pool, std::uint32_
         for (const model::Register index : segments_.carried)
             carried_.emplace_back(std::size_t{block_tokens} * program.registers[index].width);
     }
-    const std::vector<Value> values =
-        values_of(program, tokens, packed_ != nullptr ? Precision::fast : Precision::precise);
+    const Precision precision = packed_ != nullptr ? Precision::fast : Precision::precise;
+    const std::vector<Value> values = values_of(program, tokens, precision, group.size());
     const Arena arena = arrange(values, exec);
     const std::size_t bytes = std::max<std::size_t>(arena.bytes, 64);
     arena_ = {AlignedAllocator<std::byte>().allocate(bytes), FreeArena{bytes}};
@@ -190,14 +196,19 @@ Executor::Executor(const model::Program& program, ThreadPool& pool, std::uint32_
     product_ = floats(Scratch::product);
     head_normed_ = floats(Scratch::head_normed);
     logits_ = floats(Scratch::logits);
-    residual_ = floats(Scratch::residual);
     spans_ = floats(Scratch::spans);
-    const std::span<std::byte> codes = scratch(Scratch::quantized);
-    quantized_ = {reinterpret_cast<std::uint8_t*>(codes.data()), codes.size()};
+    const auto codes = [&](Scratch which) {
+        const std::span<std::byte> memory = scratch(which);
+        return std::span(reinterpret_cast<std::uint8_t*>(memory.data()), memory.size());
+    };
+    quantized_ = codes(Scratch::quantized);
+    activated_ = codes(Scratch::activated);
+    const auto threads = static_cast<std::size_t>(pool.size());
+    work_.resize(threads * work_floats(program, tokens, precision));
+    if (precision == Precision::fast) residuals_.resize(threads * kernels::activation_tile * sizes_.residual);
     if (tile_ops_ != nullptr) {
         tiles_.resize(kernels::tiles_size(tokens, sizes_.tiled));
-        activated_.resize(kernels::tiles_size(tokens, sizes_.ffn));
-        work_.resize(static_cast<std::size_t>(pool.size()) * work_floats(program, tokens));
+        activated_tiles_.resize(kernels::tiles_size(tokens, sizes_.ffn));
     }
 }
 
@@ -287,6 +298,15 @@ Status Executor::run_by_layer(const Piece& block, Rows rows, const LogitsFn& on_
     registers_ = own;
     rope_first_ = 0;
     return done;
+}
+
+void Executor::rest() noexcept {
+    give_back_pages(arena_.get(), arena_.get_deleter().bytes);
+    const auto give_back = [](auto& values) { give_back_pages(values.data(), values.size() * sizeof values[0]); };
+    for (AlignedVector<float>& values : carried_) give_back(values);
+    give_back(tiles_);
+    give_back(activated_tiles_);
+    give_back(work_);
 }
 
 Status Executor::run_ops(std::size_t begin, std::size_t end, const Chunk& chunk) {
@@ -436,9 +456,9 @@ Status Executor::op(const model::FfnAdd& ffn, const Chunk& chunk) {
                           {&ffn.up, at(ffn.in), width(ffn.in), up_.data(), rows}};
     const Product &activated = products[0], &up = products[1];
     prepare(products, n_tokens);
-    if (activated.tiles != nullptr && up.tiles != nullptr && packed_->find(ffn.down) != nullptr) {
-        activate_tiles(ffn, products, n_tokens);
-        const bool alone = parts_.size() == 1;
+    const bool alone = parts_.size() == 1;
+    if (packed_ != nullptr && is_packed(ffn) && (tiling_ != nullptr || alone)) {
+        tiling_ != nullptr ? activate_tiles(ffn, products, n_tokens) : activate_codes(ffn, products, n_tokens);
         if (!alone) HETERO_CHECK(gather_rows(gate_.data(), rows, rows, n_tokens));
         return multiply_add(ffn.down, ffn.norm, alone ? nullptr : gate_.data(), rows, at(ffn.out), width(ffn.out),
                             n_tokens);

@@ -45,6 +45,7 @@ public:
                const LayerFn& on_layer) override;
     // The bits are those of run() with chunk after chunk.
     Status run_by_layer(const Piece& block, Rows rows, const LogitsFn& on_logits, const LayerFn& on_layer) override;
+    void rest() noexcept override;
     void observe_queries(QueriesFn on_queries) override { on_queries_ = std::move(on_queries); }
 
 private:
@@ -65,7 +66,7 @@ private:
         std::size_t k = 0, v = 0, ffn = 0, product = 0, vocab = 0, hidden = 0;  // widest, elements per token
         std::size_t spans = 0;                                                  // of a decode step
         std::size_t residual = 0, tiled = 0;                                    // likewise
-        std::size_t quantized = 0;                                              // bytes per token
+        std::size_t quantized = 0, activated = 0;                               // bytes per token
     };
     struct RopeTable {
         std::vector<double> frequencies;  // [pair], radians per position
@@ -97,11 +98,12 @@ private:
         head_normed,
         logits,
         quantized,
-        residual,
+        activated,
         spans,
         count_
     };
-    static std::vector<Value> values_of(const model::Program& program, std::size_t chunk_tokens, Precision precision);
+    static std::vector<Value> values_of(const model::Program& program, std::size_t chunk_tokens, Precision precision,
+                                        int ranks);
     [[nodiscard]] float* at(model::Register index) { return registers_[index]; }
     [[nodiscard]] Status look_at(const model::Op& op) const;
     // body(token, worker) for each token; the caller alone does what takes less time than a meeting of the threads.
@@ -149,7 +151,7 @@ private:
     // are packed. `fine`: where it is quantized, its rounding error is too, and multiplied in a second product.
     void prepare(std::span<Product> products, std::size_t n_tokens, bool fine = false);
     void quantize(const float* x, std::size_t x_stride, std::size_t cols, std::size_t n_tokens, std::uint8_t* out,
-                  float* residual = nullptr);
+                  std::uint8_t* residual = nullptr);  // where fine: what `out` lacks, quantized too
     // Rows [begin, end) of one prepared product; to y[token][row - begin] of stride y_stride, or where the product
     // says.
     void multiply(const Product& product, std::size_t begin, std::size_t end, std::size_t n_tokens, float* y,
@@ -177,8 +179,13 @@ private:
     Status gather_heads(float* y, std::size_t n_heads, std::size_t dim, std::size_t stride, std::size_t n_tokens);
     Status gather(float* y, std::size_t stride, std::size_t n_tokens);  // of parts_
     [[nodiscard]] std::size_t rows_per_task(std::size_t rows) const;
-    // The activations of an FFN whose weights are packed: straight to activated_, and of a rank of several to gate_.
+    // The activations of an FFN whose weights are packed: straight to activated_, as tiles or quantized, and in tiles
+    // of a rank of several to gate_.
     void activate_tiles(const model::FfnAdd& ffn, std::span<const Product> products, std::size_t n_tokens);
+    void activate_codes(const model::FfnAdd& ffn, std::span<const Product> products, std::size_t n_tokens);
+    // Rows [begin, end) of gate and up and what comes of them, to the worker's own [token][stride].
+    const float* activate_block(const model::FfnAdd& ffn, std::span<const Product> products, std::size_t begin,
+                                std::size_t end, std::size_t stride, std::size_t n_tokens, int worker);
 
     const model::Program& program_;
     ThreadPool& pool_;
@@ -206,7 +213,7 @@ private:
     std::span<float> product_;               // [token][row], before it is added
     std::span<float> head_normed_, logits_;  // [head token][hidden], [head token][vocab]
     std::span<std::uint8_t> quantized_;      // activations of the products in work
-    std::span<float> residual_;              // [token][col], of fine products
+    std::span<std::uint8_t> activated_;      // the input of an FFN's last product
     std::span<float> spans_;                 // [token][head][span][max, sum, head_dim] of a decode step
     std::vector<RopeTable> ropes_;           // [rope]
     std::size_t rope_first_ = 0;             // where the chunk in work has its rows in them
@@ -221,14 +228,15 @@ private:
     const kernels::TileOps* tiling_ = nullptr;  // of the chunk in work
     // Of a chunk of a prompt: the backend's for many queries, where the weights are packed and there is one.
     kernels::PrefillAttention attention_;
-    std::uint32_t query_block_tokens_;        // of one task of it
-    AlignedVector<kernels::Bf16> tiles_;        // the input of the products in work
-    AlignedVector<kernels::Bf16> activated_;    // the input of an FFN's last product
-    AlignedVector<float> work_;                 // [worker][gate, up][token][row of a task]
-    const float* rounded_ = nullptr;            // the register that tiles_ has, when the op before this one rounded it
-    std::vector<Range> parts_;                  // [rank], elements of a token that are gathered
-    std::vector<std::size_t> part_bytes_;       // [rank]
-    std::vector<float> sent_;                   // [token][element] of this rank's part
+    std::uint32_t query_block_tokens_;              // of one task of it
+    AlignedVector<kernels::Bf16> tiles_;            // the input of the products in work
+    AlignedVector<kernels::Bf16> activated_tiles_;  // the input of an FFN's last product
+    AlignedVector<float> work_;                     // [worker][gate, up][token][row of a task]
+    AlignedVector<float> residuals_;                // [worker][token of a tile][col], of fine products
+    const float* rounded_ = nullptr;       // the register that tiles_ has, when the op before this one rounded it
+    std::vector<Range> parts_;             // [rank], elements of a token that are gathered
+    std::vector<std::size_t> part_bytes_;  // [rank]
+    std::vector<float> sent_;              // [token][element] of this rank's part
 };
 
 }  // namespace hetero::engine

@@ -1,6 +1,7 @@
 // What the ops of an executor share. Of executor*.cpp only.
 #pragma once
 #include "engine/first_error.h"
+#include "engine/linear.h"
 #include "kernels/api/ops.h"
 #include "model/program.h"
 
@@ -8,12 +9,17 @@ namespace hetero::engine {
 
 inline constexpr std::size_t gather_floats = 1U << 20;  // that ranks gather at once, unless a single token has more
 
-inline constexpr std::size_t ffn_tile_rows = 96;  // of gate and up, computed by one task in tiles, where not fused
+inline constexpr std::size_t ffn_block_rows = 96;  // of gate and up, computed by one task for a whole chunk
 
 // Whether gate, up and activation are one product in tiles.
 inline bool is_fused(const model::FfnAdd& ffn) {
     const auto plain = [](const model::Matrix& matrix) { return matrix.row_scale.empty() && matrix.bias.empty(); };
     return ffn.gate.rows != 0 && ffn.activation == model::Activation::silu && plain(ffn.gate) && plain(ffn.up);
+}
+
+// Whether the activations of an FFN leave a task as its last product reads them, of a few rows at a time.
+inline bool is_packed(const model::FfnAdd& ffn) {
+    return (ffn.gate.rows == 0 || is_packed(ffn.gate)) && is_packed(ffn.up) && is_packed(ffn.down);
 }
 
 inline constexpr std::size_t max_spans = 32;                    // of one token's keys in decode

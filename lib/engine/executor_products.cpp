@@ -27,13 +27,17 @@ std::size_t Executor::rows_per_task(std::size_t rows) const {
 }
 
 void Executor::quantize(const float* x, std::size_t x_stride, std::size_t cols, std::size_t n_tokens, std::uint8_t* out,
-                        float* residual) {
+                        std::uint8_t* residual) {
     constexpr std::size_t tile = kernels::activation_tile;
-    pool_.parallel_for((n_tokens + tile - 1) / tile, [&](std::size_t index, int) {
-        const std::size_t first = index * tile;
-        kernels::ops().quantize_activations(x + first * x_stride, x_stride, std::min(tile, n_tokens - first), cols,
-                                            out + kernels::activation_bytes(first, cols),
-                                            residual != nullptr ? residual + first * cols : nullptr);
+    pool_.parallel_for((n_tokens + tile - 1) / tile, [&](std::size_t index, int worker) {
+        const std::size_t first = index * tile, count = std::min(tile, n_tokens - first);
+        const std::size_t at = kernels::activation_bytes(first, cols);
+        float* lacking = nullptr;
+        if (residual != nullptr)
+            lacking = residuals_.data() + static_cast<std::size_t>(worker) * tile * sizes_.residual;
+        kernels::ops().quantize_activations(x + first * x_stride, x_stride, count, cols, out + at, lacking);
+        if (residual != nullptr)
+            kernels::ops().quantize_activations(lacking, cols, count, cols, residual + at, nullptr);
     });
 }
 
@@ -45,7 +49,7 @@ void Executor::prepare(std::span<Product> products, std::size_t n_tokens, bool f
     bool any = false;
     for (Product& product : products) {
         product.packed = packed_->find(*product.weight);
-        product.quantized = quantized_.data();
+        product.quantized = first.x != nullptr ? quantized_.data() : activated_.data();
         product.residual = fine ? residual : nullptr;
         if (tiling_ != nullptr && product.packed != nullptr) product.tiles = tiles_.data();
         any = any || product.packed != nullptr;
@@ -53,7 +57,7 @@ void Executor::prepare(std::span<Product> products, std::size_t n_tokens, bool f
     if (!any) return;
     if (tiling_ != nullptr) {
         if (first.x == nullptr) {  // what activate_tiles() made
-            for (Product& product : products) product.tiles = activated_.data();
+            for (Product& product : products) product.tiles = activated_tiles_.data();
         } else if (first.x != rounded_) {
             constexpr std::size_t tile = kernels::tile_tokens;
             pool_.parallel_for((n_tokens + tile - 1) / tile, [&](std::size_t index, int) {
@@ -65,32 +69,56 @@ void Executor::prepare(std::span<Product> products, std::size_t n_tokens, bool f
         }
         return;
     }
-    quantize(first.x, first.x_stride, cols, n_tokens, quantized_.data(), fine ? residual_.data() : nullptr);
-    if (fine) quantize(residual_.data(), cols, cols, n_tokens, residual);
+    if (first.x == nullptr) return;  // what activate_codes() made
+    quantize(first.x, first.x_stride, cols, n_tokens, quantized_.data(), fine ? residual : nullptr);
+}
+
+const float* Executor::activate_block(const model::FfnAdd& ffn, std::span<const Product> products, std::size_t begin,
+                                      std::size_t end, std::size_t stride, std::size_t n_tokens, int worker) {
+    const bool gated = ffn.gate.rows != 0;
+    const std::size_t size = work_.size() / static_cast<std::size_t>(2 * pool_.size());
+    float* gate = work_.data() + static_cast<std::size_t>(worker) * 2 * size;
+    float* up = gate + size;
+    multiply(products[0], begin, end, n_tokens, gate, stride);
+    if (gated) multiply(products[1], begin, end, n_tokens, up, stride);
+    for (std::size_t token = 0; token < n_tokens; ++token) {
+        activate(ffn.activation, gate + token * stride, gated ? up + token * stride : nullptr, end - begin);
+    }
+    return gate;
+}
+
+void Executor::activate_codes(const model::FfnAdd& ffn, std::span<const Product> products, std::size_t n_tokens) {
+    constexpr std::size_t tile = kernels::activation_tile, block = kernels::packed_cols;
+    const std::size_t rows = ffn.up.rows, most = std::max(chunk_tokens_ / n_tokens * ffn_block_rows, ffn_block_rows);
+    const std::size_t stride = std::min(round_up(rows_per_task(rows), block), most);
+    pool_.parallel_for((rows + stride - 1) / stride, [&](std::size_t task, int worker) {
+        const std::size_t begin = task * stride, end = std::min(begin + stride, rows);
+        const float* values = activate_block(ffn, products, begin, end, stride, n_tokens, worker);
+        for (std::size_t first = 0; first < n_tokens; first += tile) {
+            const std::size_t count = std::min(tile, n_tokens - first);
+            kernels::ops().quantize_activations(
+                values + first * stride, stride, count, end - begin,
+                activated_.data() + kernels::activation_bytes(first, rows) + kernels::activation_bytes(count, begin),
+                nullptr);
+        }
+    });
 }
 
 void Executor::activate_tiles(const model::FfnAdd& ffn, std::span<const Product> products, std::size_t n_tokens) {
     const Range own = share_.rows(ffn.up.rows);
-    const bool gated = ffn.gate.rows != 0, alone = parts_.size() == 1, fused = is_fused(ffn);
-    const std::size_t stride = fused ? rows_per_task(own.size()) : ffn_tile_rows;
+    const bool alone = parts_.size() == 1, fused = is_fused(ffn);
+    const std::size_t stride = fused ? rows_per_task(own.size()) : ffn_block_rows;
     pool_.parallel_for((own.size() + stride - 1) / stride, [&](std::size_t task, int worker) {
         const std::size_t first = task * stride, begin = own.begin + first, end = std::min(begin + stride, own.end);
         const std::size_t n_rows = end - begin;
-        const kernels::TileColumns out{activated_.data(), own.size(), first, n_rows};
+        const kernels::TileColumns out{activated_tiles_.data(), own.size(), first, n_rows};
         if (fused) {
             const auto& [packing, data, first_row] = *products[0].packed;
             tiling_->gated_gemm({packing, data}, {products[1].packed->packing, products[1].packed->data},
                                 begin - first_row, end - first_row, ffn.up.cols, products[0].tiles, n_tokens, out);
         } else {
-            const std::size_t size = chunk_tokens_ * stride;
-            float* gate = work_.data() + static_cast<std::size_t>(worker) * 2 * size;
-            float* up = gate + size;
-            multiply(products[0], begin, end, n_tokens, gate, stride);
-            if (gated) multiply(products[1], begin, end, n_tokens, up, stride);
-            for (std::size_t token = 0; token < n_tokens; ++token) {
-                activate(ffn.activation, gate + token * stride, gated ? up + token * stride : nullptr, n_rows);
-            }
-            tiling_->round(gate, stride, n_tokens, out);
+            const float* values = activate_block(ffn, products, begin, end, stride, n_tokens, worker);
+            tiling_->round(values, stride, n_tokens, out);
         }
         for (std::size_t token = 0; token < n_tokens && !alone; ++token) {  // as the ranks gather it
             constexpr std::size_t tile = kernels::tile_cols;
@@ -98,7 +126,8 @@ void Executor::activate_tiles(const model::FfnAdd& ffn, std::span<const Product>
                 const std::size_t at =
                     kernels::tiles_size(token / kernels::tile_tokens * kernels::tile_tokens, own.size()) +
                     (col * kernels::tile_tokens) + token % kernels::tile_tokens * tile;
-                kernels::ops().bf16_to_f32(activated_.data() + at, gate_.data() + token * ffn.up.rows + own.begin + col,
+                kernels::ops().bf16_to_f32(activated_tiles_.data() + at,
+                                           gate_.data() + token * ffn.up.rows + own.begin + col,
                                            std::min(tile, first + n_rows - col));
             }
         }

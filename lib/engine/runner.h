@@ -47,6 +47,8 @@ public:
     // Prefill of more tokens of one sequence than a chunk has: all of them pass a layer, chunk by chunk, before the
     // next layer is begun, so that its K and V are complete early.
     virtual Status run_by_layer(const Piece& block, Rows rows, const LogitsFn& on_logits, const LayerFn& on_layer) = 0;
+    // A prompt is done: memory whose contents are only needed within a run may be given back until the next one.
+    virtual void rest() noexcept {}
     // Called before each attention op; an error ends the run. Empty: no more.
     virtual void observe_queries(QueriesFn on_queries) = 0;
 

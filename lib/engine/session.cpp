@@ -341,6 +341,7 @@ Status Session::prefill(std::span<const TokenId> tokens, Logits which, const Log
         done += chunk.size();
         if (on_progress) on_progress(done);
     }
+    core.runner->rest();
     return {};
 }
 

@@ -255,7 +255,7 @@ def report(figure, threads, engines, values, others):
         ours = of_file.get(engine.name.removeprefix("llama.cpp "), engines[0])  # on the same file, where there is one
         if not isinstance(engine, Hetero):
             ratios = [b / a if figure.lower_is_better else a / b for a, b in zip(values[ours], theirs)]
-            line += f"   {ours.name} is {show(ratios, 2)} x"
+            line += f"   {ours.name}: {show(ratios, 2)} x"
         print(line, flush=True)
 
 

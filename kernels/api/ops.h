@@ -46,6 +46,7 @@ struct KvOutput {
     DType type = DType::f32;
     void* data = nullptr;
     std::size_t rows = 0, stride = 0, n = 0;
+    bool streaming = false;          // will not be read soon: it may go past the caches
 };
 
 struct RopeTable {
@@ -196,7 +197,7 @@ struct Ops {
     // rotate_rows and encode_rows in one. `error`: null, or raised to the largest distance in f32 of x from what
     // dequantize_rotated gives for it.
     bool (*encode_rotated)(const KvValues& x, int levels, std::uint16_t* scale, std::uint16_t* zero, std::uint8_t* q,
-                           std::size_t q_stride, float* error);
+                           std::size_t q_stride, float* error, bool streaming);
     // q * scale + zero, rotated, with a scale (and zero) for each row, as dequantize_rows; nothing may overflow f32.
     bool (*dequantize_rotated)(const std::uint8_t* q, std::size_t q_stride, bool is_signed, const float* scale,
                                const float* zero, const KvOutput& x, float* error);

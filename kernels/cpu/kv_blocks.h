@@ -33,6 +33,8 @@ HETERO_INLINE bool has_f16_bits(float scale) {
     return (bits & 0x1FFFU) == 0 && scale >= 0 && scale < 65536 && (scale == 0 || scale >= 0x1p-24F);
 }
 
+constexpr float kSurelyRounded = 0.5F - 0x1p-14F;
+
 // The codes of N times 16 values, by reciprocals. A product differs from the quotient by less than 2^-14 in the range
 // of the codes, so that only near the middle of two integers could they be rounded apart: there the division decides.
 template <bool Signed, bool Error, int N>
@@ -46,13 +48,13 @@ HETERO_INLINE void quantize_vectors(const F32x16* v, const Scales* by, bool divi
         k[j] = round_to_int(product);
         off = max_abs(off, from_integer(product));
     }
-    if (__builtin_expect(divide || any_greater(off, splat(0.5F - 0x1p-13F)), 0)) {
+    if (__builtin_expect(divide || any_greater(off, splat(kSurelyRounded)), 0)) {
 #pragma GCC unroll 4
         for (int j = 0; j < N; ++j) {
             k[j] = round_to_int(exact_quotient(d[j], by[j].scale));
         }
     }
-    store_codes<Signed, N>(q, k);
+    store_codes<Signed, 0, N>(q, k);
     if (!Error) return;
 #pragma GCC unroll 4
     for (int j = 0; j < N; ++j) worst = max_abs(worst, to_float(k[j]) * by[j].scale + by[j].zero_point - v[j]);
@@ -65,13 +67,16 @@ HETERO_INLINE void quantize_vectors(const F32x16* v, const Scales* by, bool divi
 // side elsewhere.
 template <bool Signed, bool Error, int N>
 HETERO_INLINE void quantize_short(const F32x16* v, const Scales* by, std::uint8_t* q, F32x16& worst) {
+    constexpr int above = 768;
     I32x16 k[N];
 #pragma GCC unroll 4
     for (int j = 0; j < N; ++j) {
-        k[j] = round_to_int(fma(v[j], by[j].reciprocal, splat(768)) - splat(768));
-        if (Error) worst = max_abs(worst, fma(to_float(k[j]), zero() - by[j].scale, v[j]));  // exact but for the sum
+        k[j] = round_to_int(fma(v[j], by[j].reciprocal, splat(above)));
+        if (!Error) continue;
+        const F32x16 code = to_float(k[j]) - splat(above);
+        worst = max_abs(worst, fma(code, zero() - by[j].scale, v[j]));  // exact but for the sum
     }
-    store_codes<Signed, N>(q, k);
+    store_codes<Signed, above, N>(q, k);
 }
 
 // Fewer than 16 values.
@@ -122,33 +127,30 @@ HETERO_INLINE float largest_error(float scale, float zero_point) {
     return scale * 0.5F + (scale * 256 + __builtin_fabsf(zero_point)) * 0x1p-21F;
 }
 
-// Up to kBatch rows, whose scales and zeros (where Zero) are known; `beside(row)` is done with each. The error is
-// measured where it may be larger than `worst`: a row in some hundred.
-template <class T, bool Signed, bool Zero, bool Short, class Beside>
+// Up to 16 rows, whose scales and zeros (where Zero) are known; what lies `ahead` bytes further is fetched. The error is
+// measured where it may be larger than `worst`: of few rows.
+template <class T, bool Signed, bool Zero, bool Short>
 HETERO_INLINE void quantize_batch(const KvValues& x, std::size_t first, std::size_t rows, const float* scale,
                                   const float* zero_point, std::uint8_t* q, std::size_t q_stride, float& worst,
-                                  Beside beside) {
-    float reciprocal[kBatch], bound[kBatch];
-    for (std::size_t r = 0; r < rows; r += kLanes) {
-        const std::size_t n = rows - r < kLanes ? rows - r : kLanes;
-        const auto some = [&](const float* from) { return n < kLanes ? load(from + r, n) : load(from + r); };
-        const F32x16 scales = some(scale);
-        store(reciprocal + r, reciprocal_of(scales));
-        store(bound + r, largest_errors(scales, Zero ? some(zero_point) : zero()));
-    }
+                                  std::size_t ahead) {
+    const std::size_t row_bytes = x.n * T::kBytes;
+    const auto some = [&](const float* from) { return rows < kLanes ? load(from, rows) : load(from); };
+    const F32x16 scales = some(scale), bounds = largest_errors(scales, Zero ? some(zero_point) : zero());
+    float reciprocal[kLanes], bound[kLanes];
+    store(reciprocal, reciprocal_of(scales));
+    store(bound, where_between(0, rows, bounds, zero()));
+    const bool may_raise = any_greater(load(bound), splat(worst));
     for (std::size_t r = 0; r < rows; ++r, q += q_stride) {
         const Byte* p = row_of<T>(x, first + r);
-        beside(r);
-        const float z = Zero ? zero_point[r] : 0;
-        const Scales one{splat(scale[r]), splat(reciprocal[r]), splat(z)};
+        prefetch_some(p, row_bytes, ahead);
+        const Scales one{splat(scale[r]), splat(reciprocal[r]), splat(Zero ? zero_point[r] : 0)};
         const bool divide = !Short && needs_division(scale[r]);
-        if (__builtin_expect(bound[r] > worst, 0)) {
-            F32x16 found = zero();
+        F32x16 found = zero();
+        if (__builtin_expect(may_raise && bound[r] > worst, 0)) {
             quantize_row<T, Signed, true, Short>(p, x.n, one, divide, q, found);
             raise(&worst, found);
         } else {
-            F32x16 none = zero();
-            quantize_row<T, Signed, false, Short>(p, x.n, one, divide, q, none);
+            quantize_row<T, Signed, false, Short>(p, x.n, one, divide, q, found);
         }
     }
 }
@@ -157,64 +159,48 @@ template <class T, bool Signed>
 void quantize_rows_as(const KvValues& x, const float* scale, const float* zero_point, std::uint8_t* q,
                       std::size_t q_stride, float* error) {
     float worst = error != nullptr ? *error : __builtin_huge_valf();
-    for (std::size_t first = 0; first < x.rows; first += kBatch, q += kBatch * q_stride) {
-        const std::size_t rows = x.rows - first < kBatch ? x.rows - first : kBatch;
+    for (std::size_t first = 0; first < x.rows; first += kLanes, q += kLanes * q_stride) {
+        const std::size_t rows = x.rows - first < kLanes ? x.rows - first : kLanes;
+        const float* s = scale + first;
         bool is_short = T::kBytes == 2 && zero_point == nullptr;
-        const auto nothing = [](std::size_t) {};
-        for (std::size_t r = 0; r < rows; ++r) is_short &= has_f16_bits(scale[first + r]);
+        for (std::size_t r = 0; r < rows; ++r) is_short &= has_f16_bits(s[r]);
         if (is_short) {
-            quantize_batch<T, Signed, false, T::kBytes == 2>(x, first, rows, scale + first, nullptr, q, q_stride, worst,
-                                                             nothing);
+            quantize_batch<T, Signed, false, T::kBytes == 2>(x, first, rows, s, nullptr, q, q_stride, worst, 0);
         } else if (zero_point == nullptr) {
-            quantize_batch<T, Signed, false, false>(x, first, rows, scale + first, nullptr, q, q_stride, worst,
-                                                    nothing);
+            quantize_batch<T, Signed, false, false>(x, first, rows, s, nullptr, q, q_stride, worst, 0);
         } else {
-            quantize_batch<T, Signed, true, false>(x, first, rows, scale + first, zero_point + first, q, q_stride,
-                                                   worst, nothing);
+            quantize_batch<T, Signed, true, false>(x, first, rows, s, zero_point + first, q, q_stride, worst, 0);
         }
     }
     if (error != nullptr) *error = worst;
 }
 
-// Batches of rows. While the codes of one are made, the extremes of the next are found and the one after that is
-// fetched, so that memory is read all the time.
-template <class T, bool Zero>
-bool encode_rows_as(const KvValues& x, int levels, std::uint16_t* scale, std::uint16_t* zero_point, std::uint8_t* q,
+template <class T, std::size_t N, bool Zero>
+bool encode_rows_as(const KvValues& block, int levels, std::uint16_t* scale, std::uint16_t* zero_point, std::uint8_t* q,
                     std::size_t q_stride, float* error, bool streaming) {
-    constexpr std::size_t batch = kBatch, step = 16;  // rows between two batches of lines that leave
-    streaming = streaming && q_stride == x.n && step * x.n <= Outgoing::kRoom;
-    Outgoing out(q);
-    const std::size_t row_bytes = x.n * T::kBytes, ahead = batch * x.stride * T::kBytes;
+    const KvValues x = of_length<N>(block);
+    const std::size_t batch = batch_rows(x.n * T::kBytes), ahead = 2 * batch * x.stride * T::kBytes;
+    RowsOut out(q, q_stride, streaming && q_stride == x.n);
     alignas(64) float low[kBatch] = {}, high[kBatch] = {}, scales[kBatch], zeros[kBatch];
     std::uint16_t scale_bits[kBatch], zero_bits[kBatch];
     float worst = error != nullptr ? *error : __builtin_huge_valf();
     RowExtremes<T, !Zero> found;
-    const auto look = [&](std::size_t row, std::size_t place) {
-        const Byte* p = row_of<T>(x, row);
-        prefetch_some(p, row_bytes, ahead);
-        found.template add<false>(p, x.n, place);
-    };
-    for (std::size_t row = 0; row < batch && row < x.rows; ++row) look(row, row);
-    for (std::size_t first = 0; first < x.rows; first += batch, q += batch * q_stride) {
-        const std::size_t rows = x.rows - first < batch ? x.rows - first : batch,
-                          next = first + batch < x.rows ? x.rows - first - batch : 0;
+    for (std::size_t first = 0; first < x.rows; first += batch) {
+        const std::size_t rows = x.rows - first < batch ? x.rows - first : batch;
+        found.find(x, first, rows);
         if (!found.finite()) return false;
         found.give(low, high, rows);
         if (!batch_scales<Zero>(low, high, rows, levels, scale_bits, scales, zero_bits, zeros)) return false;
         std::memcpy(scale + first, scale_bits, rows * sizeof scale_bits[0]);
         if (Zero) std::memcpy(zero_point + first, zero_bits, rows * sizeof zero_bits[0]);
-        for (std::size_t at = 0; at < rows; at += step) {
-            const std::size_t some = rows - at < step ? rows - at : step;
-            std::uint8_t* to = streaming ? out.place() : q + at * q_stride;
-            quantize_batch<T, !Zero, Zero, !Zero && T::kBytes == 2>(x, first + at, some, scales + at, zeros + at, to,
-                                                                    q_stride, worst, [&](std::size_t r) {
-                                                                        if (at + r < next)
-                                                                            look(first + batch + at + r, at + r);
-                                                                    });
-            if (streaming) out.add(some * q_stride);
+        for (std::size_t at = 0; at < rows; at += out.step()) {
+            const std::size_t some = rows - at < out.step() ? rows - at : out.step();
+            quantize_batch<T, !Zero, Zero, !Zero && T::kBytes == 2>(x, first + at, some, scales + at, zeros + at,
+                                                                    out.place(first + at), q_stride, worst, ahead);
+            out.add(some);
         }
     }
-    if (streaming) out.end();
+    out.end();
     if (error != nullptr) *error = worst;
     return true;
 }
@@ -285,21 +271,28 @@ void quantize_columns_as(const KvValues& x, const float* scale, const float* zer
 struct Found {
     F32x16 worst, largest;
 };
-HETERO_INLINE float larger_magnitude(float a, float b) {
-    a = __builtin_fabsf(a);
-    b = __builtin_fabsf(b);
-    return (a > b ? a : b) * (1 + 0x1p-20F);
-}
 // No value of these codes is larger than this.
 template <bool Signed>
-HETERO_INLINE float largest_value(float scale, float zero_point) {
-    return larger_magnitude(Signed ? zero_point - scale * 128 : zero_point, zero_point + scale * (Signed ? 128 : 255));
+HETERO_INLINE F32x16 largest_values(F32x16 scale, F32x16 zero_point) {
+    const F32x16 low = Signed ? zero_point - scale * splat(128) : zero_point,
+                 high = zero_point + scale * splat(Signed ? 128 : 255);
+    return max_abs(low, high) * splat(1 + 0x1p-20F);
 }
 template <class T>
 HETERO_INLINE bool matters(float largest, const float* error) {
     if (!(largest < T::kBeyond)) return true;
     // Half a unit in the last place of the largest, or of the smallest normal number.
     return error != nullptr && T::kBytes == 2 && T::rounded_away(largest) > *error;
+}
+template <class T, bool Signed>
+HETERO_INLINE bool matter(const float* scale, const float* zero_point, std::size_t n, const float* error) {
+    F32x16 largest = zero();
+    for (std::size_t i = 0; i < n; i += kLanes) {
+        const std::size_t left = n - i;
+        const auto some = [&](const float* from) { return left < kLanes ? load(from + i, left) : load(from + i); };
+        largest = max(largest, largest_values<Signed>(some(scale), zero_point == nullptr ? zero() : some(zero_point)));
+    }
+    return matters<T>(max_lane(largest), error);
 }
 
 template <class T, bool Signed, bool ByColumn, bool Checked>
@@ -308,6 +301,7 @@ HETERO_INLINE void dequantize_row(const std::uint8_t* q, const float* scale, con
     F32x16 s = splat(ByColumn ? 0 : *scale), z = splat(ByColumn || zero_point == nullptr ? 0 : *zero_point);
     const auto value_of = [&](U8x16 codes) { return (Signed ? signed_values(codes) : unsigned_values(codes)) * s + z; };
     std::size_t i = 0;
+#pragma GCC unroll 8
     for (; i + kLanes <= n; i += kLanes) {
         if (ByColumn) {
             s = load(scale + i);
@@ -335,32 +329,32 @@ HETERO_INLINE void dequantize_row(const std::uint8_t* q, const float* scale, con
     found.worst = max_abs(found.worst, T::get(stored) - value);
 }
 
-template <class T, bool Signed, bool ByColumn>
+template <class T, std::size_t N, bool Signed, bool ByColumn>
 bool dequantize_as(const std::uint8_t* q, std::size_t q_stride, const float* scale, const float* zero_point,
                    const KvOutput& x, float* error) {
+    const std::size_t n = N != 0 ? N : x.n, row_bytes = x.stride * T::kBytes;
     Found found{zero(), zero()};
-    auto* out = static_cast<Byte*>(x.data);
-    const auto zero_of = [&](std::size_t i) { return zero_point == nullptr ? 0 : zero_point[i]; };
-    bool checked = false;
-    if (ByColumn) {
-        float largest = 0;
-        for (std::size_t c = 0; c < x.n; ++c) {
-            const float one = largest_value<Signed>(scale[c], zero_of(c));
-            largest = one > largest ? one : largest;
+    RowsOut out(x.data, row_bytes, x.streaming && x.stride == n);
+    bool checked = ByColumn && matter<T, Signed>(scale, zero_point, n, error);
+    for (std::size_t first = 0; first < x.rows; first += out.step()) {
+        const std::size_t rows = x.rows - first < out.step() ? x.rows - first : out.step();
+        const auto of_row = [&](const float* from, std::size_t row) {
+            return ByColumn || from == nullptr ? from : from + first + row;
+        };
+        if (!ByColumn) checked = matter<T, Signed>(of_row(scale, 0), of_row(zero_point, 0), rows, error);
+        Byte* to = out.place(first);
+        for (std::size_t row = 0; row < rows; ++row, q += q_stride, to += row_bytes) {
+            const float *s = of_row(scale, row), *z = of_row(zero_point, row);
+            if (__builtin_expect(checked, 0)) {
+                dequantize_row<T, Signed, ByColumn, true>(q, s, z, n, to, found);
+            } else {
+                dequantize_row<T, Signed, ByColumn, false>(q, s, z, n, to, found);
+            }
         }
-        checked = matters<T>(largest, error);
+        if (checked && !ByColumn && error != nullptr) raise(error, found.worst);
+        out.add(rows);
     }
-    for (std::size_t row = 0; row < x.rows; ++row, q += q_stride, out += x.stride * T::kBytes) {
-        const float* s = ByColumn ? scale : scale + row;
-        const float* z = ByColumn || zero_point == nullptr ? zero_point : zero_point + row;
-        if (!ByColumn) checked = matters<T>(largest_value<Signed>(*s, zero_of(row)), error);
-        if (__builtin_expect(checked, 0)) {
-            dequantize_row<T, Signed, ByColumn, true>(q, s, z, x.n, out, found);
-            if (!ByColumn && error != nullptr && row % 8 == 0) raise(error, found.worst);
-        } else {
-            dequantize_row<T, Signed, ByColumn, false>(q, s, z, x.n, out, found);
-        }
-    }
+    out.end();
     if (error != nullptr) raise(error, found.worst);
     return max_lane(found.largest) < T::kBeyond;
 }
@@ -379,9 +373,12 @@ bool encode_rows(const KvValues& x, int levels, std::uint16_t* scale, std::uint1
     if (x.n == 0) return ref::encode_rows(x, levels, scale, zero_point, q, q_stride, error, streaming);
     return with_type(x.type, [&](auto type) {
         using T = decltype(type);
-        return zero_point == nullptr
-                   ? encode_rows_as<T, false>(x, levels, scale, zero_point, q, q_stride, error, streaming)
-                   : encode_rows_as<T, true>(x, levels, scale, zero_point, q, q_stride, error, streaming);
+        return with_length(x.n, [&](auto length) {
+            constexpr std::size_t n = decltype(length)::value;
+            return zero_point == nullptr
+                       ? encode_rows_as<T, n, false>(x, levels, scale, nullptr, q, q_stride, error, streaming)
+                       : encode_rows_as<T, n, true>(x, levels, scale, zero_point, q, q_stride, error, streaming);
+        });
     });
 }
 
@@ -406,8 +403,11 @@ HETERO_INLINE bool dequantize_codes(const std::uint8_t* q, std::size_t q_stride,
                                     const float* zero_point, const KvOutput& x, float* error) {
     return with_type(x.type, [&](auto type) {
         using T = decltype(type);
-        return is_signed ? dequantize_as<T, true, ByColumn>(q, q_stride, scale, zero_point, x, error)
-                         : dequantize_as<T, false, ByColumn>(q, q_stride, scale, zero_point, x, error);
+        return with_length(ByColumn ? 0 : x.n, [&](auto length) {
+            constexpr std::size_t n = decltype(length)::value;
+            return is_signed ? dequantize_as<T, n, true, ByColumn>(q, q_stride, scale, zero_point, x, error)
+                             : dequantize_as<T, n, false, ByColumn>(q, q_stride, scale, zero_point, x, error);
+        });
     });
 }
 

@@ -7,10 +7,15 @@ namespace {
 
 constexpr std::size_t kWords = 32, kBatch = 64;
 
-// 16-bit floats with a sign: as integers they have the order of their values once the negative ones are reversed.
-HETERO_INLINE std::uint16_t bits_of_order(int order) {
-    return static_cast<std::uint16_t>(order < 0 ? order ^ 0x7fff : order);
+// Rows whose values are looked at twice, for their extremes and for their codes, come in batches that stay in the cache
+// next to the core; what is two batches further is fetched into it meanwhile.
+constexpr std::size_t kBatchBytes = 4096;
+HETERO_INLINE std::size_t batch_rows(std::size_t row_bytes) {
+    const std::size_t rows = kBatchBytes / row_bytes / kLanes * kLanes;
+    return rows < kLanes ? kLanes : rows > kBatch ? kBatch : rows;
 }
+
+// 16-bit floats with a sign: as integers they have the order of their values once the negative ones are reversed.
 HETERO_INLINE I16x32 load_words(const Byte* p, std::size_t n) {  // 1 <= n < 32; the last one stands for those missing
     std::uint16_t words[kWords];
     std::memcpy(words, p, 2 * n);
@@ -21,37 +26,65 @@ template <bool Magnitude>
 HETERO_INLINE I16x32 ordered(I16x32 v) {
     return Magnitude ? without_sign(v) : negative_reversed(v);
 }
+template <bool Largest>
+HETERO_INLINE I16x32 extreme(I16x32 a, I16x32 b) {
+    return Largest ? max(a, b) : min(a, b);
+}
 
-// Extremes of rows, one after the other, of at most kBatch of them.
+// The extreme word of each of 16 vectors, in order. Words of two vectors are put side by side and the better of two is
+// kept, then pairs of words, then fours; what is left are lanes. `all`: the extreme of all so far.
+template <bool Largest>
+HETERO_INLINE void store_extremes(I16x32 (&v)[16], std::uint16_t* out, I16x32& all) {
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i)
+        v[i] = extreme<Largest>(zip_low<1>(v[2 * i], v[2 * i + 1]), zip_high<1>(v[2 * i], v[2 * i + 1]));
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i)
+        v[i] = extreme<Largest>(zip_low<2>(v[2 * i], v[2 * i + 1]), zip_high<2>(v[2 * i], v[2 * i + 1]));
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; ++i) {
+        I16x32 eight = extreme<Largest>(zip_low<4>(v[2 * i], v[2 * i + 1]), zip_high<4>(v[2 * i], v[2 * i + 1]));
+        eight = extreme<Largest>(eight, rotate_lanes<2>(eight));
+        eight = extreme<Largest>(eight, rotate_lanes<1>(eight));
+        all = extreme<Largest>(all, eight);
+        store_first_lane(out + 8 * i, negative_reversed(eight));
+    }
+}
+
+// Extremes of at most kBatch rows at a time.
 template <class T, bool Magnitude>
 struct RowExtremes {
-    int lowest = 0, highest = 0;  // of all rows so far
-    std::uint16_t low[kBatch], high[kBatch];
+    I16x32 lowest = splat_i16(0), highest = splat_i16(0);  // of all rows so far
+    alignas(64) std::uint16_t low[kBatch], high[kBatch];
 
-    template <bool Ahead>
-    HETERO_INLINE void add(const Byte* p, std::size_t n, std::size_t row) {
-        if (Ahead) prefetch(p);
-        const std::size_t head = n % kWords;  // what is no whole vector comes first
-        I16x32 a = ordered<Magnitude>(head != 0 ? load_words(p, head) : load_i16(p)), b = a;
-        for (std::size_t i = head != 0 ? head : kWords; i < n; i += kWords) {
-            if (Ahead) prefetch(p + 2 * i);
-            const I16x32 v = ordered<Magnitude>(load_i16(p + 2 * i));
-            if (!Magnitude) a = min(a, v);
-            b = max(b, v);
+    HETERO_INLINE void find(const KvValues& x, std::size_t first, std::size_t rows) {
+        const std::size_t step = x.stride * T::kBytes;
+        for (std::size_t at = 0; at < rows; at += kLanes) {
+            I16x32 most[kLanes], least[kLanes];
+            const Byte* p = row_of<T>(x, first + at);
+#pragma GCC unroll 16
+            for (std::size_t r = 0; r < kLanes; ++r, p += at + r < rows ? step : 0) {  // the last stands for those missing
+                const std::size_t head = x.n % kWords;  // what is no whole vector comes first
+                I16x32 a = ordered<Magnitude>(head != 0 ? load_words(p, head) : load_i16(p)), b = a;
+                for (std::size_t i = head != 0 ? head : kWords; i < x.n; i += kWords) {
+                    const I16x32 v = ordered<Magnitude>(load_i16(p + 2 * i));
+                    if (!Magnitude) a = min(a, v);
+                    b = max(b, v);
+                }
+                least[r] = a;
+                most[r] = b;
+            }
+            store_extremes<true>(most, high + at, highest);
+            if (!Magnitude) store_extremes<false>(least, low + at, lowest);
         }
-        const int largest = largest_word(b);
-        highest = largest > highest ? largest : highest;
-        high[row] = bits_of_order(largest);
-        if (Magnitude) return;
-        const int smallest = smallest_word(a);
-        lowest = smallest < lowest ? smallest : lowest;
-        low[row] = bits_of_order(smallest);
     }
     HETERO_INLINE void give(float* mins, float* maxs, std::size_t rows) const {
         T::widen(high, maxs, rows);
         if (!Magnitude) T::widen(low, mins, rows);
     }
-    [[nodiscard]] HETERO_INLINE bool finite() const { return highest < T::kInfinity && lowest >= -T::kInfinity; }
+    [[nodiscard]] HETERO_INLINE bool finite() const {
+        return largest_word(highest) < T::kInfinity && (Magnitude || smallest_word(lowest) >= -T::kInfinity);
+    }
 };
 
 template <bool Magnitude>
@@ -59,20 +92,21 @@ struct RowExtremes<AsF32, Magnitude> {
     F32x16 poison = zero();  // 0 * x is NaN for infinities and NaN
     float low[kBatch], high[kBatch];
 
-    template <bool Ahead>
-    HETERO_INLINE void add(const Byte* from, std::size_t n, std::size_t row) {
-        const auto* p = reinterpret_cast<const float*>(from);
-        const F32x16 first = splat(p[0]);
-        F32x16 least = first, most = first;
-        for (std::size_t i = 0; i < n; i += kLanes) {
-            const std::size_t left = n - i;
-            const F32x16 v = left >= kLanes ? load(p + i) : where_between(0, left, load(p + i, left), first);
-            poison = fma(v, zero(), poison);
-            if (!Magnitude) least = min(least, v);
-            most = Magnitude ? max_abs(most, v) : max(most, v);
+    HETERO_INLINE void find(const KvValues& x, std::size_t begin, std::size_t rows) {
+        for (std::size_t row = 0; row < rows; ++row) {
+            const auto* p = reinterpret_cast<const float*>(row_of<AsF32>(x, begin + row));
+            const F32x16 first = splat(p[0]);
+            F32x16 least = first, most = first;
+            for (std::size_t i = 0; i < x.n; i += kLanes) {
+                const std::size_t left = x.n - i;
+                const F32x16 v = left >= kLanes ? load(p + i) : where_between(0, left, load(p + i, left), first);
+                poison = fma(v, zero(), poison);
+                if (!Magnitude) least = min(least, v);
+                most = Magnitude ? max_abs(most, v) : max(most, v);
+            }
+            if (!Magnitude) low[row] = min_lane(least);
+            high[row] = max_lane(most);
         }
-        if (!Magnitude) low[row] = min_lane(least);
-        high[row] = max_lane(most);
     }
     HETERO_INLINE void give(float* mins, float* maxs, std::size_t rows) const {
         std::memcpy(maxs, high, rows * sizeof high[0]);
@@ -86,7 +120,7 @@ HETERO_INLINE bool row_extremes(const KvValues& x, float* mins, float* maxs) {
     RowExtremes<T, Magnitude> found;
     for (std::size_t first = 0; first < x.rows; first += kBatch) {
         const std::size_t rows = x.rows - first < kBatch ? x.rows - first : kBatch;
-        for (std::size_t row = 0; row < rows; ++row) found.template add<true>(row_of<T>(x, first + row), x.n, row);
+        found.find(x, first, rows);
         found.give(Magnitude ? nullptr : mins + first, maxs + first, rows);
     }
     return found.finite();
@@ -186,15 +220,17 @@ bool min_max_columns(const KvValues& x, float* mins, float* maxs) {
 
 // ---- scales
 
-// The nearest f16 is the wanted one or its neighbour, which an exact comparison in binary64 tells: a scale has 11 bits.
+// The nearest f16 is the wanted one or its neighbour, which an exact comparison tells: a scale has 11 bits.
 // n <= kBatch groups; the bits, and the numbers that they are. False: some are infinite.
 template <bool Zero>
 HETERO_INLINE bool batch_scales(const float* mins, const float* maxs, std::size_t n, int levels,
                                 std::uint16_t* scale_bits, float* scale, std::uint16_t* zero_bits, float* zero_point) {
     const float inverse = 1 / static_cast<float>(levels);
-    const double wide_levels = levels;
-    std::uint32_t infinite = 0;
-    alignas(64) double range[kBatch];
+    using Range = std::conditional_t<Zero, double, float>;  // a largest magnitude is an f32, a difference is not
+    const auto exact_levels = static_cast<Range>(levels);
+    F32x16 largest = zero();
+    alignas(64) Range ranges[kBatch];
+    const Range* range = ranges;
     const std::size_t padded = (n + kLanes - 1) / kLanes * kLanes;
     const auto round_all = [&](const float* from, std::uint16_t* bits, float* value) {
         for (std::size_t i = 0; i < padded; i += kLanes) {
@@ -208,22 +244,27 @@ HETERO_INLINE bool batch_scales(const float* mins, const float* maxs, std::size_
             const std::uint32_t above = zero_point[i] > mins[i] ? 1 : 0, negative = zero_bits[i] >> 15;
             const std::uint32_t lower = zero_bits[i] - above + 2 * (above & negative);
             zero_bits[i] = static_cast<std::uint16_t>(lower == 0x8000 ? 0 : lower);
-            infinite |= (zero_bits[i] & 0x7FFFU) == 0x7C00 ? 1U : 0U;
         }
-        for (std::size_t i = 0; i < padded; i += kLanes) store(zero_point + i, load_f16(zero_bits + i));
-        for (std::size_t i = 0; i < padded; ++i) range[i] = static_cast<double>(maxs[i]) - zero_point[i];
-    } else {
-        for (std::size_t i = 0; i < padded; ++i) range[i] = maxs[i];
+        for (std::size_t i = 0; i < padded; i += kLanes) {
+            const F32x16 found = load_f16(zero_bits + i);
+            store(zero_point + i, found);
+            largest = max_abs(largest, found);
+        }
+        for (std::size_t i = 0; i < padded; ++i) ranges[i] = static_cast<Range>(maxs[i]) - zero_point[i];
     }
+    if constexpr (!Zero) range = maxs;
     for (std::size_t i = 0; i < padded; ++i) scale[i] = static_cast<float>(range[i]) * inverse + 0.0F;
     round_all(scale, scale_bits, scale);
     for (std::size_t i = 0; i < padded; ++i) {
-        const std::uint32_t below = static_cast<double>(scale[i]) * wide_levels < range[i] ? 1 : 0;
+        const std::uint32_t below = static_cast<Range>(scale[i]) * exact_levels < range[i] ? 1 : 0;
         scale_bits[i] = static_cast<std::uint16_t>(scale_bits[i] + below);
-        infinite |= scale_bits[i] >= 0x7C00 ? 1U : 0U;
     }
-    for (std::size_t i = 0; i < padded; i += kLanes) store(scale + i, load_f16(scale_bits + i));
-    return infinite == 0;
+    for (std::size_t i = 0; i < padded; i += kLanes) {
+        const F32x16 found = load_f16(scale_bits + i);
+        store(scale + i, found);
+        largest = max_abs(largest, found);
+    }
+    return !any_greater(largest, splat(65504));
 }
 
 bool group_scales(const float* mins, const float* maxs, std::size_t n, int levels, std::uint16_t* scale,

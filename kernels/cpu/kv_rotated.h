@@ -1,225 +1,16 @@
-// Rotated heads to codes and back, exactly the scalar operations (ref/kv_blocks.cpp): a row of a block is a head.
-// Included by generic.h after kv_blocks.h.
+// Rotated heads to codes and back, exactly the scalar operations (ref/kv_blocks.cpp): a row of a block is a head. Heads of
+// the usual lengths are worked on sixteen at a time, side by side: a vector is a dim of all of them, so that the
+// transform needs no shuffles but those that turn the heads over. Included by generic.h after kv_blocks.h.
 #pragma once
 
 namespace hetero::kernels::HETERO_ISA {
 namespace {
 
-// Heads of 16 N values, in registers.
-template <class T, int N>
-HETERO_INLINE void rotate_rows_as(const KvValues& x, float* y, F32x16 factor, const LaneButterflies& lanes) {
-    for (std::size_t row = 0; row < x.rows; ++row, y += kLanes * N) {
-        const Byte* p = row_of<T>(x, row);
-        for (std::size_t i = 0; i < x.n * T::kBytes; i += 64) prefetch(p + i);
-        F32x16 v[N];
-#pragma GCC unroll 8
-        for (std::size_t i = 0; i < N; ++i) v[i] = T::get(p + i * kLanes * T::kBytes);
-        rotate_registers<N>(v, factor, lanes);
-#pragma GCC unroll 8
-        for (std::size_t i = 0; i < N; ++i) store(y + kLanes * i, v[i]);
-    }
-}
-
-template <int N, bool Signed>
-HETERO_INLINE void rotated_values(const std::uint8_t* q, float scale, float zero_point, F32x16 factor,
-                                  const LaneButterflies& lanes, F32x16 (&v)[N]) {
-    const F32x16 s = splat(scale), z = splat(zero_point);
-#pragma GCC unroll 8
-    for (std::size_t i = 0; i < N; ++i) {
-        const U8x16 codes = bytes_load(q + kLanes * i);
-        v[i] = (Signed ? signed_values(codes) : unsigned_values(codes)) * s + z;
-    }
-    rotate_registers<N>(v, factor, lanes);
-}
-
-template <class T, int N, bool Signed>
-HETERO_INLINE bool dequantize_rotated_as(const std::uint8_t* q, std::size_t q_stride, const float* scale,
-                                         const float* zero_point, const KvOutput& x, float* error, F32x16 factor,
-                                         const LaneButterflies& lanes) {
-    F32x16 largest = zero(), worst = zero(), v[N];
-    auto* out = static_cast<Byte*>(x.data);
-    for (std::size_t row = 0; row < x.rows; ++row, q += q_stride, out += x.stride * T::kBytes) {
-        prefetch(q);
-        rotated_values<N, Signed>(q, scale[row], zero_point == nullptr ? 0 : zero_point[row], factor, lanes, v);
-#pragma GCC unroll 8
-        for (std::size_t i = 0; i < N; ++i) {
-            T::put(out + i * kLanes * T::kBytes, v[i]);
-            largest = max_abs(largest, v[i]);
-            worst = max_abs(worst, T::get(out + i * kLanes * T::kBytes) - v[i]);
-        }
-    }
-    if (error != nullptr) raise(error, worst);
-    return max_lane(largest) < T::kBeyond;
-}
-
-template <class T, int N, bool Signed>
-HETERO_INLINE void rotated_difference_as(const std::uint8_t* q, std::size_t q_stride, const float* scale,
-                                         const float* zero_point, const KvValues& x, float* error, F32x16 factor,
-                                         const LaneButterflies& lanes) {
-    F32x16 worst = zero(), v[N];
-    for (std::size_t row = 0; row < x.rows; ++row, q += q_stride) {
-        const Byte* p = row_of<T>(x, row);
-        prefetch_some(p, x.n * T::kBytes, x.rows * x.stride * T::kBytes);
-        rotated_values<N, Signed>(q, scale[row], zero_point == nullptr ? 0 : zero_point[row], factor, lanes, v);
-#pragma GCC unroll 8
-        for (std::size_t i = 0; i < N; ++i) worst = max_abs(worst, T::get(p + i * kLanes * T::kBytes) - v[i]);
-    }
-    raise(error, worst);
-}
-
 HETERO_INLINE F32x16 rotation_factor(std::size_t n) {
     return splat(static_cast<float>(1 / __builtin_sqrt(static_cast<double>(n))));
 }
 
-// The codes of a rotated head, and what rounding took away, in units of the scale: nearly, or not at all where
-// `divide`.
-template <int N, bool Signed>
-HETERO_INLINE void quantize_rotated(const float* x, const Scales& by, bool divide, std::uint8_t* q, F32x16 (&off)[N]) {
-    I32x16 k[N];
-    F32x16 d[N], largest = zero();
-#pragma GCC unroll 8
-    for (int i = 0; i < N; ++i) {
-        d[i] = load(x + kLanes * i) - by.zero_point;
-        const F32x16 product = d[i] * by.reciprocal;
-        k[i] = round_to_int(product);
-        off[i] = from_integer(product);
-        largest = max_abs(largest, off[i]);
-    }
-    if (__builtin_expect(divide || any_greater(largest, splat(0.5F - 0x1p-13F)), 0)) {
-#pragma GCC unroll 8
-        for (int i = 0; i < N; ++i) k[i] = round_to_int(exact_quotient(d[i], by.scale));
-    }
-    constexpr int together = N < 4 ? N : 4;
-#pragma GCC unroll 2
-    for (int i = 0; i < N; i += together) store_codes<Signed, together>(q + kLanes * i, k + i);
-}
-
-// What rounding the codes of four heads took away, in units of `scale`, is `off`: whether it could be further than
-// `worst` from the heads once rotated back. The last strides of the transform come first, as these need no shuffles;
-// then a sum of magnitudes bounds what 16 lanes can make of them.
-template <int N>
-HETERO_INLINE bool may_exceed(F32x16 (&off)[4][N], const float* scale, float worst, float slack) {
-    F32x16 sums[4][4];
-    const float wanted = (worst - slack) * static_cast<float>(__builtin_sqrt(16.0 * N));
-    for (int first = 0; first < N; first += 4) {
-#pragma GCC unroll 4
-        for (int row = 0; row < 4; ++row) {
-            if (first == 0) {
-#pragma GCC unroll 4
-                for (int stride = 1; stride < N; stride *= 2) {
-#pragma GCC unroll 8
-                    for (int i = 0; i < N; ++i) {
-                        if ((i & stride) != 0) continue;
-                        const F32x16 a = off[row][i], b = off[row][i + stride];
-                        off[row][i] = a + b;
-                        off[row][i + stride] = a - b;
-                    }
-                }
-            }
-            const F32x16 s = splat(scale[row]);
-#pragma GCC unroll 4
-            for (int i = 0; i < 4; ++i) sums[row][i] = abs(off[row][first + i] * s);
-        }
-        float totals[16];
-        store_sums(sums, totals, 4);
-        if (any_greater(load(totals), splat(wanted))) return true;
-    }
-    return false;
-}
-
-// Heads of 16 N values, a batch of them at a time: rotated, while their extremes are found; then the codes, and of
-// those heads whose error might be the largest, the error.
-template <class T, int N, bool Zero>
-bool encode_rotated_as(const KvValues& x, int levels, std::uint16_t* scale, std::uint16_t* zero_point, std::uint8_t* q,
-                       std::size_t q_stride, float* error) {
-    constexpr std::size_t batch = N <= 4 ? kBatch : kBatch / 2, n = kLanes * N;
-    const F32x16 factor = rotation_factor(n);
-    const LaneButterflies lanes = lane_butterflies();
-    alignas(64) float rotated[batch * n];
-    alignas(64) float low[kBatch] = {}, high[kBatch] = {}, scales[kBatch], zeros[kBatch] = {}, reciprocal[kBatch];
-    std::uint16_t scale_bits[kBatch], zero_bits[kBatch];
-    for (std::size_t first = 0; first < x.rows; first += batch, q += batch * q_stride) {
-        const std::size_t rows = x.rows - first < batch ? x.rows - first : batch;
-        F32x16 poison = zero();
-        for (std::size_t r = 0; r < rows; ++r) {
-            const Byte* p = row_of<T>(x, first + r);
-            prefetch_some(p, n * T::kBytes, batch * x.stride * T::kBytes);
-            F32x16 v[N];
-#pragma GCC unroll 8
-            for (std::size_t i = 0; i < N; ++i) v[i] = T::get(p + i * kLanes * T::kBytes);
-            rotate_registers<N>(v, factor, lanes);
-            F32x16 least = v[0], most = Zero ? v[0] : abs(v[0]);
-#pragma GCC unroll 8
-            for (std::size_t i = 0; i < N; ++i) {
-                store(rotated + r * n + i * kLanes, v[i]);
-                poison = fma(v[i], zero(), poison);
-                if (Zero) least = min(least, v[i]);
-                most = Zero ? max(most, v[i]) : max_abs(most, v[i]);
-            }
-            if (Zero) low[r] = min_lane(least);
-            high[r] = max_lane(most);
-        }
-        if (!(sum(poison) == 0)) return false;
-        if (!batch_scales<Zero>(low, high, rows, levels, scale_bits, scales, zero_bits, zeros)) return false;
-        std::memcpy(scale + first, scale_bits, rows * sizeof scale_bits[0]);
-        if (Zero) std::memcpy(zero_point + first, zero_bits, rows * sizeof zero_bits[0]);
-        float slack = 0;  // what f32 rounds on the way there and back
-        bool divide = false;
-        for (std::size_t r = 0; r < rows; ++r) {
-            const float one = (scales[r] * 256 + __builtin_fabsf(zeros[r])) * (0x1p-20F * N);
-            slack = one > slack ? one : slack;
-            divide |= needs_division(scales[r]) || scales[r] == 0;
-        }
-        for (std::size_t r = 0; r < rows; r += kLanes) store(reciprocal + r, reciprocal_of(load(scales + r)));
-        for (std::size_t r = 0; r < rows; r += 4) {
-            const std::size_t some = rows - r < 4 ? rows - r : 4;
-            F32x16 off[4][N];
-            for (std::size_t k = 0; k < some; ++k) {
-                const Scales one{splat(scales[r + k]), splat(reciprocal[r + k]), splat(zeros[r + k])};
-                const float* from = rotated + (r + k) * n;
-                quantize_rotated<N, !Zero>(from, one, divide, q + (r + k) * q_stride, off[k]);
-            }
-            if (error == nullptr) continue;
-            if constexpr (N >= 4) {
-                if (some == 4 && !divide && !may_exceed<N>(off, scales + r, *error, slack)) continue;
-            }
-            const KvValues heads{x.type, row_of<T>(x, first + r), some, x.stride, n};
-            rotated_difference_as<T, N, !Zero>(q + r * q_stride, q_stride, scales + r, Zero ? zeros + r : nullptr,
-                                               heads, error, factor, lanes);
-        }
-    }
-    return true;
-}
-
-// f<N> for heads of 16 N values that are one block of the transform; false where there are no such.
-template <int N>
-struct Registers {
-    static constexpr int value = N;
-};
-template <class F>
-HETERO_INLINE bool with_registers(std::size_t n, F f) {
-    switch (n) {
-        case 16:
-            return f(Registers<1>{}), true;
-        case 32:
-            return f(Registers<2>{}), true;
-        case 64:
-            return f(Registers<4>{}), true;
-        case 128:
-            return f(Registers<8>{}), true;
-        default:
-            return false;
-    }
-}
 void rotate_rows(const KvValues& x, float* y) {
-    const F32x16 factor = rotation_factor(x.n);
-    const LaneButterflies lanes = lane_butterflies();
-    if (with_registers(x.n, [&](auto n) {
-            with_type(x.type,
-                      [&](auto type) { rotate_rows_as<decltype(type), decltype(n)::value>(x, y, factor, lanes); });
-        })) {
-        return;
-    }
     with_type(x.type, [&](auto type) {
         using T = decltype(type);
         for (std::size_t row = 0; row < x.rows; ++row) {
@@ -234,64 +25,304 @@ void rotate_rows(const KvValues& x, float* y) {
     if (x.n != 0) hadamard(y, y, x.rows * x.n / n, n);
 }
 
-// Heads that are no single block in registers.
-constexpr std::size_t kMaxHead = 1024;
+// One stride of the transform: of v[i] and v[i + Stride]. A difference as a fused product has the same bits and goes to
+// other units than the sum.
+template <std::size_t Stride, std::size_t N>
+HETERO_INLINE void butterfly(F32x16 (&v)[N]) {
+#pragma GCC unroll 16
+    for (std::size_t i = 0; i < N; ++i) {
+        if ((i & Stride) != 0) continue;
+        const F32x16 a = v[i], b = v[i + Stride];
+        v[i] = a + b;
+        v[i + Stride] = fma(b, splat(-1), a);
+    }
+}
+
+// f over all vectors, in a tree.
+template <std::size_t N, class F>
+HETERO_INLINE F32x16 fold(const F32x16 (&v)[N], F f) {
+    static_assert(N == 4 || N == 8);
+    const F32x16 four = f(f(v[0], v[1]), f(v[2], v[3]));
+    if constexpr (N == 8) return f(four, f(f(v[4], v[5]), f(v[6], v[7])));
+    return four;
+}
+constexpr auto pick_larger = [](F32x16 a, F32x16 b) __attribute__((always_inline)) { return max(a, b); };
+constexpr auto pick_smaller = [](F32x16 a, F32x16 b) __attribute__((always_inline)) { return min(a, b); };
+constexpr auto pick_magnitude = [](F32x16 a, F32x16 b) __attribute__((always_inline)) { return max_abs(a, b); };
+constexpr auto plus = [](F32x16 a, F32x16 b) __attribute__((always_inline)) { return a + b; };
+
+// Sixteen heads of N values, [dim][head].
+template <std::size_t N>
+struct Heads {
+    static constexpr std::size_t kBlocks = N / kLanes;
+    alignas(64) float dims[N][kLanes];
+
+    // The strides below 16 of the transform, of the 16 dims of a block.
+    HETERO_INLINE void add_block(std::size_t block, F32x16 (&v)[kLanes]) {
+        butterfly<1>(v);
+        butterfly<2>(v);
+        butterfly<4>(v);
+        butterfly<8>(v);
+#pragma GCC unroll 16
+        for (std::size_t i = 0; i < kLanes; ++i) store(dims[block * kLanes + i], v[i]);
+    }
+    // The other strides, and the factor; visit(v) with the i-th dims of all blocks.
+    template <class Visit>
+    HETERO_INLINE void finish(F32x16 factor, Visit visit) {
+        for (std::size_t i = 0; i < kLanes; ++i) {
+            F32x16 v[kBlocks];
+#pragma GCC unroll 8
+            for (std::size_t k = 0; k < kBlocks; ++k) v[k] = load(dims[k * kLanes + i]);
+            butterfly<1>(v);
+            butterfly<2>(v);
+            if constexpr (kBlocks == 8) butterfly<4>(v);
+#pragma GCC unroll 8
+            for (std::size_t k = 0; k < kBlocks; ++k) {
+                v[k] = v[k] * factor;
+                store(dims[k * kLanes + i], v[k]);
+            }
+            visit(v);
+        }
+    }
+};
+
+// Of up to 16 rows, the last of which stands for those missing.
+HETERO_INLINE void row_places(const Byte* first, std::size_t stride_bytes, std::size_t rows, const Byte* (&places)[16]) {
+    for (std::size_t r = 0; r < kLanes; ++r) places[r] = first + (r < rows ? r : rows - 1) * stride_bytes;
+}
+
+template <class T, std::size_t N>
+HETERO_INLINE void load_heads(const Byte* const (&rows)[16], std::size_t ahead, Heads<N>& heads) {
+    for (const Byte* row : rows) prefetch_some(row, N * T::kBytes, ahead);
+    for (std::size_t block = 0; block < N / kLanes; ++block) {
+        F32x16 v[kLanes];
+#pragma GCC unroll 16
+        for (std::size_t r = 0; r < kLanes; ++r) {
+            const Byte* p = rows[r] + block * kLanes * T::kBytes;
+            v[r] = T::get(p);
+        }
+        transpose(v);
+        heads.add_block(block, v);
+    }
+}
+
+// Codes of heads with a scale (and zero) each, as values.
+template <std::size_t N, bool Signed>
+HETERO_INLINE void load_codes(const Byte* const (&rows)[16], std::size_t ahead, F32x16 scale, F32x16 zero_point,
+                              Heads<N>& heads) {
+    for (std::size_t first = 0; first < N; first += 64) {
+        F32x16 fours[kLanes];  // four dims in a lane
+#pragma GCC unroll 16
+        for (std::size_t r = 0; r < kLanes; ++r) {
+            __builtin_prefetch(rows[r] + first + ahead);
+            fours[r] = AsF32::get(rows[r] + first);
+        }
+        transpose(fours);
+#pragma GCC unroll 4
+        for (std::size_t block = 0; block < 4; ++block) {
+            F32x16 v[kLanes];
+#pragma GCC unroll 4
+            for (std::size_t i = 0; i < 4; ++i) {
+                const F32x16 codes = fours[4 * block + i];
+                v[4 * i] = to_float(take_byte<0, Signed>(codes));
+                v[4 * i + 1] = to_float(take_byte<1, Signed>(codes));
+                v[4 * i + 2] = to_float(take_byte<2, Signed>(codes));
+                v[4 * i + 3] = to_float(take_byte<3, Signed>(codes));
+            }
+#pragma GCC unroll 16
+            for (std::size_t i = 0; i < kLanes; ++i) v[i] = v[i] * scale + zero_point;
+            heads.add_block(first / kLanes + block, v);
+        }
+    }
+}
+
+template <class T, std::size_t N, bool Signed>
+bool dequantize_rotated_as(const std::uint8_t* q, std::size_t q_stride, const float* scale, const float* zero_point,
+                           const KvOutput& x, float* error) {
+    const F32x16 factor = rotation_factor(N);
+    const std::size_t row_bytes = x.stride * T::kBytes;
+    F32x16 largest = zero(), worst = zero();
+    Heads<N> heads;
+    RowsOut out(x.data, row_bytes, x.streaming && x.stride == N);
+    for (std::size_t first = 0; first < x.rows; first += kLanes) {
+        const std::size_t rows = x.rows - first < kLanes ? x.rows - first : kLanes;
+        const auto some = [&](const float* from) {
+            return from == nullptr ? zero() : rows < kLanes ? load(from + first, rows) : load(from + first);
+        };
+        const Byte* from[kLanes];
+        row_places(q + first * q_stride, q_stride, rows, from);
+        load_codes<N, Signed>(from, 2 * kLanes * q_stride, some(scale), some(zero_point), heads);
+        F32x16 most = zero();
+        heads.finish(factor, [&](const auto& v) { most = max_abs(most, fold(v, pick_magnitude)); });
+        largest = max(largest, most);
+        const bool checked = matters<T>(max_lane(most), error);
+        Byte* to = out.place(first);
+        for (std::size_t block = 0; block < N / kLanes; ++block) {
+            F32x16 v[kLanes];
+#pragma GCC unroll 16
+            for (std::size_t i = 0; i < kLanes; ++i) v[i] = load(heads.dims[block * kLanes + i]);
+            transpose(v);
+#pragma GCC unroll 16
+            for (std::size_t r = 0; r < kLanes; ++r) {
+                if (r >= rows) break;
+                Byte* at = to + r * row_bytes + block * kLanes * T::kBytes;
+                T::put(at, v[r]);
+                if (checked) worst = max_abs(worst, T::get(at) - v[r]);
+            }
+        }
+        out.add(rows);
+        if (checked && error != nullptr) raise(error, worst);
+    }
+    out.end();
+    return max_lane(largest) < T::kBeyond;
+}
+
 void rotated_row(const std::uint8_t* q, bool is_signed, float scale, float zero_point, std::size_t n, float* out) {
     (void)dequantize_codes<false>(q, n, is_signed, &scale, &zero_point, {DType::f32, out, 1, n, n}, nullptr);
     const std::size_t block = n & (~n + 1);
     if (n != 0) hadamard(out, out, n / block, block);
 }
 
-bool dequantize_rotated(const std::uint8_t* q, std::size_t q_stride, bool is_signed, const float* scale,
-                        const float* zero_point, const KvOutput& x, float* error) {
-    const F32x16 factor = rotation_factor(x.n);
-    const LaneButterflies lanes = lane_butterflies();
-    bool fits = false;
-    const bool done = with_registers(x.n, [&](auto n) {
-        constexpr int kN = decltype(n)::value;
-        fits = with_type(x.type, [&](auto type) {
-            using T = decltype(type);
-            return is_signed
-                       ? dequantize_rotated_as<T, kN, true>(q, q_stride, scale, zero_point, x, error, factor, lanes)
-                       : dequantize_rotated_as<T, kN, false>(q, q_stride, scale, zero_point, x, error, factor, lanes);
-        });
-    });
-    if (done) return fits;
-    if (x.n > kMaxHead) return ref::dequantize_rotated(q, q_stride, is_signed, scale, zero_point, x, error);
-    return with_type(x.type, [&](auto type) {
-        using T = decltype(type);
-        float values[kMaxHead];
-        F32x16 largest = zero(), worst = zero();
-        for (std::size_t row = 0; row < x.rows; ++row, q += q_stride) {
-            rotated_row(q, is_signed, scale[row], zero_point == nullptr ? 0 : zero_point[row], x.n, values);
-            Byte* out = static_cast<Byte*>(x.data) + row * x.stride * T::kBytes;
-            for (std::size_t i = 0; i < x.n; i += kLanes) {
-                const std::size_t left = x.n - i < kLanes ? x.n - i : kLanes;
-                const F32x16 v = left < kLanes ? load(values + i, left) : load(values + i);
-                put<T>(out + i * T::kBytes, v, left);
-                largest = max_abs(largest, v);
-                worst = max_abs(worst, get<T>(out + i * T::kBytes, left) - v);
+// The codes of 16 heads to `rows` rows. What rounding took away is an error in units of the scale; rotated back it is
+// no more than `bound` times that over sqrt(N): two strides of the transform, and sums of magnitudes for the others.
+template <std::size_t N, bool Zero, bool Error>
+HETERO_INLINE void store_rotated(const Heads<N>& heads, const Scales& by, Byte* to, std::size_t q_stride,
+                                 std::size_t rows, F32x16& bound) {
+    F32x16 sums[4] = {zero(), zero(), zero(), zero()};
+    for (std::size_t first = 0; first < N; first += 64) {
+        F32x16 fours[kLanes];
+        for (std::size_t i = 0; i < kLanes; ++i) {
+            F32x16 d[4], off[4], furthest = zero();
+            I32x16 k[4];
+#pragma GCC unroll 4
+            for (std::size_t j = 0; j < 4; ++j) {
+                d[j] = load(heads.dims[first + 4 * i + j]);
+                if (Zero) d[j] = d[j] - by.zero_point;
+                const F32x16 product = d[j] * by.reciprocal;
+                k[j] = round_to_int(product);
+                off[j] = from_integer(product);
+                furthest = max_abs(furthest, off[j]);
             }
+            if (__builtin_expect(any_greater(furthest, splat(kSurelyRounded)), 0)) {
+#pragma GCC unroll 4
+                for (std::size_t j = 0; j < 4; ++j) k[j] = round_to_int(exact_quotient(d[j], by.scale));
+            }
+            fours[i] = join_bytes(k);
+            if (!Error) continue;
+            butterfly<1>(off);
+            butterfly<2>(off);
+#pragma GCC unroll 4
+            for (std::size_t j = 0; j < 4; ++j) sums[j] = sums[j] + abs(off[j]);
         }
-        if (error != nullptr) raise(error, worst);
-        return max_lane(largest) < T::kBeyond;
-    });
+        transpose(fours);
+#pragma GCC unroll 16
+        for (std::size_t r = 0; r < kLanes; ++r) {
+            if (r >= rows) break;
+            AsF32::put(to + r * q_stride + first, fours[r]);
+        }
+    }
+    if (Error) bound = max(max(sums[0], sums[1]), max(sums[2], sums[3]));
 }
 
-bool encode_rotated(const KvValues& x, int levels, std::uint16_t* scale, std::uint16_t* zero_point, std::uint8_t* q,
-                    std::size_t q_stride, float* error) {
-    bool fits = false;
-    const bool done = with_registers(x.n, [&](auto n) {
-        constexpr int kN = decltype(n)::value;
-        fits = with_type(x.type, [&](auto type) {
-            using T = decltype(type);
-            return zero_point == nullptr
-                       ? encode_rotated_as<T, kN, false>(x, levels, scale, nullptr, q, q_stride, error)
-                       : encode_rotated_as<T, kN, true>(x, levels, scale, zero_point, q, q_stride, error);
-        });
-    });
-    if (done) return fits;
-    if (x.n == 0 || x.n > kMaxHead) return ref::encode_rotated(x, levels, scale, zero_point, q, q_stride, error);
+// Raises `error` to that of up to 16 heads: of those of whose codes it may be the largest.
+template <std::size_t N, bool Zero>
+HETERO_INLINE void raise_rotated(const KvValues& x, const Scales& by, F32x16 bound, const std::uint8_t* q,
+                                 std::size_t q_stride, float* error) {
+    // What f32 rounds on the way there and back.
+    const F32x16 slack = (by.scale * splat(256) + abs(by.zero_point)) * splat(0x1p-20F * static_cast<float>(N / kLanes)),
+                 most = bound * by.scale * rotation_factor(N) + slack;
+    if (__builtin_expect(!any_greater(most, splat(*error)), 1)) return;
+    float mosts[kLanes], scale[kLanes], zero_point[kLanes], values[N];
+    store(mosts, most);
+    store(scale, by.scale);
+    store(zero_point, by.zero_point);
+    const std::size_t row_bytes = x.stride * (x.type == DType::f32 ? 4 : 2);
+    for (std::size_t r = 0; r < x.rows; ++r) {
+        if (!(mosts[r] > *error)) continue;
+        rotated_row(q + r * q_stride, !Zero, scale[r], zero_point[r], N, values);
+        max_difference({x.type, static_cast<const Byte*>(x.data) + r * row_bytes, 1, N, N}, values, error);
+    }
+}
+
+template <class T, std::size_t N, bool Zero>
+bool encode_rotated_as(const KvValues& x, int levels, std::uint16_t* scale, std::uint16_t* zero_point, std::uint8_t* q,
+                       std::size_t q_stride, float* error, bool streaming) {
+    constexpr std::size_t batch = 4096 / N;  // 16 KiB of f32
+    const F32x16 factor = rotation_factor(N);
+    const std::size_t row_bytes = x.stride * T::kBytes;
+    Heads<N> heads[batch / kLanes];
+    RowsOut out(q, q_stride, streaming && q_stride == N);
+    alignas(64) float low[kBatch] = {}, high[kBatch] = {}, scales[kBatch], zeros[kBatch] = {};
+    std::uint16_t scale_bits[kBatch], zero_bits[kBatch];
+    for (std::size_t first = 0; first < x.rows; first += batch) {
+        const std::size_t batch_rows = x.rows - first < batch ? x.rows - first : batch;
+        const auto rows_from = [&](std::size_t at) { return batch_rows - at < kLanes ? batch_rows - at : kLanes; };
+        F32x16 poison[N / kLanes] = {};  // 0 * x is NaN for infinities and NaN
+        for (std::size_t at = 0; at < batch_rows; at += kLanes) {
+            Heads<N>& some = heads[at / kLanes];
+            const Byte* from[kLanes];
+            row_places(row_of<T>(x, first + at), row_bytes, rows_from(at), from);
+            load_heads<T, N>(from, batch * row_bytes, some);
+            F32x16 least = splat(__builtin_huge_valf()), most = Zero ? splat(-__builtin_huge_valf()) : zero();
+            some.finish(factor, [&](const auto& v) {
+#pragma GCC unroll 8
+                for (std::size_t k = 0; k < (T::kOverflows ? N / kLanes : 1); ++k)
+                    poison[k] = fma(v[k], zero(), poison[k]);
+                if (Zero) least = min(least, fold(v, pick_smaller));
+                most = Zero ? max(most, fold(v, pick_larger)) : max_abs(most, fold(v, pick_magnitude));
+            });
+            store(low + at, least);
+            store(high + at, most);
+        }
+        if (!(sum(fold(poison, plus)) == 0)) return false;
+        if (!batch_scales<Zero>(low, high, batch_rows, levels, scale_bits, scales, zero_bits, zeros)) return false;
+        std::memcpy(scale + first, scale_bits, batch_rows * sizeof scale_bits[0]);
+        if (Zero) std::memcpy(zero_point + first, zero_bits, batch_rows * sizeof zero_bits[0]);
+        for (std::size_t at = 0; at < batch_rows; at += kLanes) {
+            const std::size_t rows = rows_from(at);
+            const F32x16 s = load(scales + at);
+            const Scales by{s, reciprocal_of(s), load(zeros + at)};
+            F32x16 bound = zero();
+            Byte* to = out.place(first + at);
+            if (error == nullptr) {
+                store_rotated<N, Zero, false>(heads[at / kLanes], by, to, q_stride, rows, bound);
+            } else {
+                store_rotated<N, Zero, true>(heads[at / kLanes], by, to, q_stride, rows, bound);
+                raise_rotated<N, Zero>({x.type, row_of<T>(x, first + at), rows, x.stride, N}, by, bound, to, q_stride,
+                                       error);
+            }
+            out.add(rows);
+        }
+    }
+    out.end();
+    return true;
+}
+
+// Heads of other lengths, one at a time.
+constexpr std::size_t kMaxHead = 1024;
+
+template <class T>
+bool dequantize_rotated_any(const std::uint8_t* q, std::size_t q_stride, bool is_signed, const float* scale,
+                            const float* zero_point, const KvOutput& x, float* error) {
+    float values[kMaxHead];
+    F32x16 largest = zero(), worst = zero();
+    for (std::size_t row = 0; row < x.rows; ++row, q += q_stride) {
+        rotated_row(q, is_signed, scale[row], zero_point == nullptr ? 0 : zero_point[row], x.n, values);
+        Byte* out = static_cast<Byte*>(x.data) + row * x.stride * T::kBytes;
+        for (std::size_t i = 0; i < x.n; i += kLanes) {
+            const std::size_t left = x.n - i < kLanes ? x.n - i : kLanes;
+            const F32x16 v = left < kLanes ? load(values + i, left) : load(values + i);
+            put<T>(out + i * T::kBytes, v, left);
+            largest = max_abs(largest, v);
+            worst = max_abs(worst, get<T>(out + i * T::kBytes, left) - v);
+        }
+    }
+    if (error != nullptr) raise(error, worst);
+    return max_lane(largest) < T::kBeyond;
+}
+
+bool encode_rotated_any(const KvValues& x, int levels, std::uint16_t* scale, std::uint16_t* zero_point,
+                        std::uint8_t* q, std::size_t q_stride, float* error) {
     float values[kMaxHead];
     for (std::size_t row = 0; row < x.rows; ++row, q += q_stride) {
         const auto* data = static_cast<const Byte*>(x.data) + row * x.stride * (x.type == DType::f32 ? 4 : 2);
@@ -308,6 +339,42 @@ bool encode_rotated(const KvValues& x, int levels, std::uint16_t* scale, std::ui
         max_difference(one, values, error);
     }
     return true;
+}
+
+bool dequantize_rotated(const std::uint8_t* q, std::size_t q_stride, bool is_signed, const float* scale,
+                        const float* zero_point, const KvOutput& x, float* error) {
+    if (x.n > kMaxHead) return ref::dequantize_rotated(q, q_stride, is_signed, scale, zero_point, x, error);
+    return with_type(x.type, [&](auto type) {
+        using T = decltype(type);
+        return with_length(x.n, [&](auto length) {
+            constexpr std::size_t n = decltype(length)::value;
+            if constexpr (n == 0) {
+                return dequantize_rotated_any<T>(q, q_stride, is_signed, scale, zero_point, x, error);
+            } else {
+                return is_signed ? dequantize_rotated_as<T, n, true>(q, q_stride, scale, zero_point, x, error)
+                                 : dequantize_rotated_as<T, n, false>(q, q_stride, scale, zero_point, x, error);
+            }
+        });
+    });
+}
+
+bool encode_rotated(const KvValues& x, int levels, std::uint16_t* scale, std::uint16_t* zero_point, std::uint8_t* q,
+                    std::size_t q_stride, float* error, bool streaming) {
+    if (x.n == 0 || x.n > kMaxHead)
+        return ref::encode_rotated(x, levels, scale, zero_point, q, q_stride, error, streaming);
+    return with_type(x.type, [&](auto type) {
+        using T = decltype(type);
+        return with_length(x.n, [&](auto length) {
+            constexpr std::size_t n = decltype(length)::value;
+            if constexpr (n == 0) {
+                return encode_rotated_any(x, levels, scale, zero_point, q, q_stride, error);
+            } else {
+                return zero_point == nullptr
+                           ? encode_rotated_as<T, n, false>(x, levels, scale, nullptr, q, q_stride, error, streaming)
+                           : encode_rotated_as<T, n, true>(x, levels, scale, zero_point, q, q_stride, error, streaming);
+            }
+        });
+    });
 }
 
 }  // namespace

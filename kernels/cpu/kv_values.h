@@ -17,6 +17,7 @@ HETERO_INLINE float half_unit(float x, int bits) {
 // How a type lies in memory. beyond: the smallest magnitude that it rounds to infinity.
 struct AsF32 {
     static HETERO_INLINE float rounded_away(float) { return 0; }
+    static constexpr bool kOverflows = true;  // sums of these may be beyond f32
     static constexpr std::size_t kBytes = 4;
     static constexpr float kBeyond = __builtin_huge_valf();
     static HETERO_INLINE F32x16 get(const Byte* p) { return load(reinterpret_cast<const float*>(p)); }
@@ -27,6 +28,7 @@ struct AsF16 {
     static HETERO_INLINE float rounded_away(float largest) {
         return half_unit(largest < 0x1p-14F ? 0x1p-14F : largest, 11);
     }
+    static constexpr bool kOverflows = false;
     static constexpr std::size_t kBytes = 2;
     static constexpr int kInfinity = 0x7C00;
     static constexpr float kBeyond = 65520;
@@ -38,6 +40,7 @@ struct AsBf16 {
     static HETERO_INLINE float rounded_away(float largest) {
         return half_unit(largest < 0x1p-100F ? 0x1p-100F : largest, 8);
     }
+    static constexpr bool kOverflows = true;
     static constexpr std::size_t kBytes = 2;
     static constexpr int kInfinity = 0x7F80;
     static constexpr float kBeyond = 0x1.FFp127F;
@@ -73,42 +76,99 @@ HETERO_INLINE void prefetch(const Byte* p) { __builtin_prefetch(p + kReadAhead);
 // What lies `ahead` bytes further, in steps of a cache line: blocks that are read twice have the next one fetched while
 // their codes are made, which takes longer than their extremes.
 HETERO_INLINE void prefetch_some(const Byte* p, std::size_t bytes, std::size_t ahead) {
-    for (std::size_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i + ahead, 0, 2);
+    for (std::size_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i + ahead);
 }
 
-// Bytes on their way past the caches: gathered until they fill lines of memory, which are written as a whole.
+// Bytes on their way past the caches: gathered until they fill lines of memory, which are written as a whole. Those of
+// one add() leave with the next, as lines cannot be read at full speed right after they were written in pieces.
 class Outgoing {
 public:
     static constexpr std::size_t kRoom = 8192;
 
     explicit HETERO_INLINE Outgoing(void* to)
-        : to_(static_cast<Byte*>(to)), foreign_(reinterpret_cast<std::uintptr_t>(to) % kLine), used_(foreign_) {}
-    // Where up to kRoom bytes go; then add() what came.
-    HETERO_INLINE Byte* place() { return lines_ + used_; }
-    HETERO_INLINE void add(std::size_t bytes) {
-        used_ += bytes;
-        std::size_t at = 0;
-        if (foreign_ != 0 && used_ >= kLine) {
-            std::memcpy(to_, lines_ + foreign_, kLine - foreign_);
-            to_ += kLine - foreign_;
-            foreign_ = 0;
-            at = kLine;
+        : foreign_(reinterpret_cast<std::uintptr_t>(to) % kLine),
+          begin_(kLine - foreign_),
+          to_(static_cast<Byte*>(to) - foreign_) {}
+    // Where up to kRoom bytes go; then add() what came. Aligned to a line as long as whole lines come.
+    HETERO_INLINE Byte* place() {
+        if (end_ + kRoom > sizeof lines_) {
+            stream_to(end_);
+            Byte rest[kLine];
+            std::memcpy(rest, lines_ + begin_, kLine);
+            begin_ = kLine - (end_ - begin_);
+            std::memcpy(lines_ + begin_, rest, kLine);
+            end_ = kLine;
         }
-        for (; at + kLine <= used_; at += kLine, to_ += kLine) stream_line(to_, lines_ + at);
-        used_ -= at;
-        if (at != 0) std::memcpy(lines_, lines_ + at, used_);
+        return lines_ + end_;
+    }
+    HETERO_INLINE void add(std::size_t bytes) {
+        stream_to(end_);
+        end_ += bytes;
     }
     HETERO_INLINE void end() {
-        std::memcpy(to_, lines_ + foreign_, used_ - foreign_);
+        stream_to(end_);
+        std::memcpy(to_ + foreign_, lines_ + begin_ + foreign_, end_ - begin_ - foreign_);
         stream_end();
     }
 
 private:
     static constexpr std::size_t kLine = 64;
-    alignas(kLine) Byte lines_[kRoom + 2 * kLine];
+
+    HETERO_INLINE void stream_to(std::size_t end) {
+        if (foreign_ != 0 && begin_ + kLine <= end) {
+            std::memcpy(to_ + foreign_, lines_ + begin_ + foreign_, kLine - foreign_);
+            foreign_ = 0;
+            begin_ += kLine, to_ += kLine;
+        }
+        for (; begin_ + kLine <= end; begin_ += kLine, to_ += kLine) stream_line(to_, lines_ + begin_);
+    }
+
+    alignas(kLine) Byte lines_[2 * kRoom + 2 * kLine];
+    std::size_t foreign_;           // the first bytes of the first line, which are not ours
+    std::size_t begin_, end_ = kLine;  // what waits, in lines_
     Byte* to_;
-    std::size_t foreign_, used_;  // the first bytes of the first line, which are not ours; all that are taken
 };
+
+// Where rows go, up to step() of them at a time: to their places, or past the caches if there are no gaps between them.
+class RowsOut {
+public:
+    HETERO_INLINE RowsOut(void* to, std::size_t row_bytes, bool streaming)
+        : to_(static_cast<Byte*>(to)),
+          row_bytes_(row_bytes),
+          streaming_(streaming && row_bytes != 0 && row_bytes <= Outgoing::kRoom),
+          lines_(to) {
+        if (streaming_ && kLanes * row_bytes > Outgoing::kRoom) step_ = Outgoing::kRoom / row_bytes;
+    }
+    [[nodiscard]] HETERO_INLINE std::size_t step() const { return step_; }
+    HETERO_INLINE Byte* place(std::size_t row) { return streaming_ ? lines_.place() : to_ + row * row_bytes_; }
+    HETERO_INLINE void add(std::size_t rows) {
+        if (streaming_) lines_.add(rows * row_bytes_);
+    }
+    HETERO_INLINE void end() {
+        if (streaming_) lines_.end();
+    }
+
+private:
+    Byte* to_;
+    std::size_t row_bytes_, step_ = kLanes;
+    bool streaming_;
+    Outgoing lines_;
+};
+
+// f<N> for rows of N values where heads usually have that many, so that they need no loop; else f<0>.
+template <std::size_t N>
+struct Length {
+    static constexpr std::size_t value = N;
+};
+template <class F>
+HETERO_INLINE auto with_length(std::size_t n, F f) {
+    return n == 64 ? f(Length<64>{}) : n == 128 ? f(Length<128>{}) : f(Length<0>{});
+}
+template <std::size_t N, class Values>
+HETERO_INLINE Values of_length(Values x) {
+    if (N != 0) x.n = N;
+    return x;
+}
 
 // f with the type that a block has, AsF16{} for one.
 template <class F>

@@ -304,7 +304,8 @@ bool dequantize_widths(const std::uint8_t* q, std::size_t q_stride, std::size_t 
     float largest = 0;
     for (std::size_t c = 0; c < x.n; ++c) {
         const float top = static_cast<float>((1 << width[c]) - 1);
-        const float one = larger_magnitude(zero_point[c], zero_point[c] + top * step[c]);
+        const float low = __builtin_fabsf(zero_point[c]), high = __builtin_fabsf(zero_point[c] + top * step[c]);
+        const float one = (low > high ? low : high) * (1 + 0x1p-20F);
         largest = one > largest ? one : largest;
     }
     return with_type(x.type, [&](auto type) {

@@ -156,19 +156,23 @@ HETERO_INLINE U8x16 narrow(I32x16 v) {  // low bytes
     return _mm_packus_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1));
 }
 
-// Codes: integers of 0 to 255, or -128 to 127 where Signed, as bytes. N is 1, 2 or 4.
-template <bool Signed, int N>
+// Codes: integers of 0 to 255, or -128 to 127 where Signed, as bytes; v has them Above, a multiple of 256, too large. N
+// is 1, 2 or 4.
+template <bool Signed, int Above, int N>
 HETERO_INLINE void store_codes(std::uint8_t* q, const I32x16* v) {
     if constexpr (N == 1) {
         _mm_storeu_si128(reinterpret_cast<__m128i*>(q), narrow(v[0]));
     } else {
         // Packing works within 128-bit lanes: four of each register, which the permutation puts in order.
-        const __m256i a = _mm256_packs_epi32(v[0].part[0], v[0].part[1]),
-                      b = _mm256_packs_epi32(v[1].part[0], v[1].part[1]),
-                      packed = Signed ? _mm256_packs_epi16(a, b) : _mm256_packus_epi16(a, b),
+        __m256i a = _mm256_packs_epi32(v[0].part[0], v[0].part[1]), b = _mm256_packs_epi32(v[1].part[0], v[1].part[1]);
+        if constexpr (Above != 0) {
+            a = _mm256_sub_epi16(a, _mm256_set1_epi16(Above));
+            b = _mm256_sub_epi16(b, _mm256_set1_epi16(Above));
+        }
+        const __m256i packed = Signed ? _mm256_packs_epi16(a, b) : _mm256_packus_epi16(a, b),
                       order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
         _mm256_storeu_si256(reinterpret_cast<__m256i*>(q), _mm256_permutevar8x32_epi32(packed, order));
-        if constexpr (N == 4) store_codes<Signed, 2>(q + 2 * kLanes, v + 2);
+        if constexpr (N == 4) store_codes<Signed, Above, 2>(q + 2 * kLanes, v + 2);
     }
 }
 
@@ -216,6 +220,34 @@ HETERO_INLINE int smallest_word(I16x32 v) {
     const __m256i m = _mm256_min_epi16(v.part[0], v.part[1]);
     return smallest_word(_mm_min_epi16(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1)));
 }
+// Four lanes of eight words, as in vec_avx512.h.
+template <int Words>
+HETERO_INLINE __m256i zip_low_part(__m256i a, __m256i b) {
+    return Words == 1 ? _mm256_unpacklo_epi16(a, b) : Words == 2 ? _mm256_unpacklo_epi32(a, b)
+                                                                 : _mm256_unpacklo_epi64(a, b);
+}
+template <int Words>
+HETERO_INLINE __m256i zip_high_part(__m256i a, __m256i b) {
+    return Words == 1 ? _mm256_unpackhi_epi16(a, b) : Words == 2 ? _mm256_unpackhi_epi32(a, b)
+                                                                 : _mm256_unpackhi_epi64(a, b);
+}
+template <int Words>
+HETERO_INLINE I16x32 zip_low(I16x32 a, I16x32 b) {
+    return {{zip_low_part<Words>(a.part[0], b.part[0]), zip_low_part<Words>(a.part[1], b.part[1])}};
+}
+template <int Words>
+HETERO_INLINE I16x32 zip_high(I16x32 a, I16x32 b) {
+    return {{zip_high_part<Words>(a.part[0], b.part[0]), zip_high_part<Words>(a.part[1], b.part[1])}};
+}
+template <int Lanes>
+HETERO_INLINE I16x32 rotate_lanes(I16x32 v) {  // 1 or 2
+    if (Lanes == 2) return {{v.part[1], v.part[0]}};
+    return {{_mm256_permute2x128_si256(v.part[0], v.part[1], 0x21),
+             _mm256_permute2x128_si256(v.part[1], v.part[0], 0x21)}};
+}
+HETERO_INLINE void store_first_lane(void* p, I16x32 v) {
+    _mm_storeu_si128(static_cast<__m128i*>(p), _mm256_castsi256_si128(v.part[0]));
+}
 
 // Fields of at most 12 bits in a row of bytes, as in vec_avx512.h: eight of them are within 16 bytes.
 struct BitFields {
@@ -262,6 +294,57 @@ HETERO_INLINE void join_fours(I32x16 a, I32x16 b, const std::int16_t* factors, c
                       high = _mm256_sllv_epi64(_mm256_srli_epi64(pairs, 32), _mm256_loadu_si256(shift + i));
         _mm256_storeu_si256(to + i, _mm256_sllv_epi64(_mm256_or_si256(low, high), _mm256_loadu_si256(places + i)));
     }
+}
+
+// Sixteen vectors as rows of a matrix, transposed.
+HETERO_INLINE void transpose(F32x16 (&v)[16]) {
+    F32x16 out[16];
+#pragma GCC unroll 4
+    for (int block = 0; block < 4; ++block) {  // 8 rows of 8 columns
+        const int row = block / 2 * 8, part = block % 2;
+        __m256 fours[8];  // fours[4 g + k]: 128-bit lane i is column 4 i + k of four rows
+#pragma GCC unroll 2
+        for (int g = 0; g < 8; g += 4) {
+            const __m256 a = _mm256_unpacklo_ps(v[row + g].part[part], v[row + g + 1].part[part]),
+                         b = _mm256_unpackhi_ps(v[row + g].part[part], v[row + g + 1].part[part]),
+                         c = _mm256_unpacklo_ps(v[row + g + 2].part[part], v[row + g + 3].part[part]),
+                         d = _mm256_unpackhi_ps(v[row + g + 2].part[part], v[row + g + 3].part[part]);
+            fours[g] = _mm256_shuffle_ps(a, c, 0x44);
+            fours[g + 1] = _mm256_shuffle_ps(a, c, 0xee);
+            fours[g + 2] = _mm256_shuffle_ps(b, d, 0x44);
+            fours[g + 3] = _mm256_shuffle_ps(b, d, 0xee);
+        }
+#pragma GCC unroll 4
+        for (int k = 0; k < 4; ++k) {
+            out[8 * part + k].part[block / 2] = _mm256_permute2f128_ps(fours[k], fours[4 + k], 0x20);
+            out[8 * part + 4 + k].part[block / 2] = _mm256_permute2f128_ps(fours[k], fours[4 + k], 0x31);
+        }
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) v[i] = out[i];
+}
+// The low bytes of v[0] to v[3] in each lane, the first lowest; and byte N of each lane.
+HETERO_INLINE F32x16 join_bytes(const I32x16 (&v)[4]) {
+    const __m256i byte = _mm256_set1_epi32(0xff);
+    F32x16 out;
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; ++i) {
+        const __m256i low = _mm256_or_si256(_mm256_and_si256(v[0].part[i], byte),
+                                            _mm256_slli_epi32(_mm256_and_si256(v[1].part[i], byte), 8)),
+                      high = _mm256_or_si256(_mm256_and_si256(v[2].part[i], byte), _mm256_slli_epi32(v[3].part[i], 8));
+        out.part[i] = _mm256_castsi256_ps(_mm256_or_si256(low, _mm256_slli_epi32(high, 16)));
+    }
+    return out;
+}
+template <int N, bool Signed>
+HETERO_INLINE I32x16 take_byte(F32x16 v) {
+    I32x16 out;
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; ++i) {
+        const __m256i top = _mm256_slli_epi32(_mm256_castps_si256(v.part[i]), 24 - 8 * N);
+        out.part[i] = Signed ? _mm256_srai_epi32(top, 24) : _mm256_srli_epi32(top, 24);
+    }
+    return out;
 }
 
 // 64 bytes past the caches; `to` is a multiple of 64.

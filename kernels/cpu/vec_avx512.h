@@ -97,19 +97,23 @@ HETERO_INLINE I32x16 widen_unsigned(U8x16 v) { return {{_mm512_cvtepu8_epi32(v)}
 HETERO_INLINE I32x16 widen_signed(U8x16 v) { return {{_mm512_cvtepi8_epi32(v)}}; }
 HETERO_INLINE U8x16 narrow(I32x16 v) { return _mm512_cvtepi32_epi8(v.part[0]); }  // low bytes
 
-// Codes: integers of 0 to 255, or -128 to 127 where Signed, as bytes. N is 1, 2 or 4.
-template <bool Signed, int N>
+// Codes: integers of 0 to 255, or -128 to 127 where Signed, as bytes; v has them Above, a multiple of 256, too large. N
+// is 1, 2 or 4.
+template <bool Signed, int Above, int N>
 HETERO_INLINE void store_codes(std::uint8_t* q, const I32x16* v) {
     if constexpr (N == 1) {
         _mm_storeu_si128(reinterpret_cast<__m128i*>(q), narrow(v[0]));
     } else if constexpr (N == 2) {
-        store_codes<Signed, 1>(q, v);
-        store_codes<Signed, 1>(q + kLanes, v + 1);
+        store_codes<Signed, Above, 1>(q, v);
+        store_codes<Signed, Above, 1>(q + kLanes, v + 1);
     } else {
         // Packing works within 128-bit lanes: four of each v, lane by lane, which the permutation puts in order.
-        const __m512i a = _mm512_packs_epi32(v[0].part[0], v[1].part[0]),
-                      b = _mm512_packs_epi32(v[2].part[0], v[3].part[0]),
-                      packed = Signed ? _mm512_packs_epi16(a, b) : _mm512_packus_epi16(a, b),
+        __m512i a = _mm512_packs_epi32(v[0].part[0], v[1].part[0]), b = _mm512_packs_epi32(v[2].part[0], v[3].part[0]);
+        if constexpr (Above != 0) {
+            a = _mm512_sub_epi16(a, _mm512_set1_epi16(Above));
+            b = _mm512_sub_epi16(b, _mm512_set1_epi16(Above));
+        }
+        const __m512i packed = Signed ? _mm512_packs_epi16(a, b) : _mm512_packus_epi16(a, b),
                       order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
         _mm512_storeu_si512(q, _mm512_permutexvar_epi32(order, packed));
     }
@@ -136,6 +140,27 @@ HETERO_INLINE int largest_word(I16x32 v) {
 HETERO_INLINE int smallest_word(I16x32 v) {
     const __m256i m = _mm256_min_epi16(_mm512_castsi512_si256(v.part[0]), _mm512_extracti64x4_epi64(v.part[0], 1));
     return smallest_word(_mm_min_epi16(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1)));
+}
+// Four lanes of eight words. Groups of Words of a and b by turns: a0 b0 a1 b1 ..., of the lower half of each lane, and
+// of the upper.
+template <int Words>
+HETERO_INLINE I16x32 zip_low(I16x32 a, I16x32 b) {
+    return {{Words == 1   ? _mm512_unpacklo_epi16(a.part[0], b.part[0])
+             : Words == 2 ? _mm512_unpacklo_epi32(a.part[0], b.part[0])
+                          : _mm512_unpacklo_epi64(a.part[0], b.part[0])}};
+}
+template <int Words>
+HETERO_INLINE I16x32 zip_high(I16x32 a, I16x32 b) {
+    return {{Words == 1   ? _mm512_unpackhi_epi16(a.part[0], b.part[0])
+             : Words == 2 ? _mm512_unpackhi_epi32(a.part[0], b.part[0])
+                          : _mm512_unpackhi_epi64(a.part[0], b.part[0])}};
+}
+template <int Lanes>
+HETERO_INLINE I16x32 rotate_lanes(I16x32 v) {  // 1 or 2
+    return {{_mm512_shuffle_i64x2(v.part[0], v.part[0], Lanes == 1 ? 0x39 : 0x4e)}};
+}
+HETERO_INLINE void store_first_lane(void* p, I16x32 v) {
+    _mm_storeu_si128(static_cast<__m128i*>(p), _mm512_castsi512_si128(v.part[0]));
 }
 
 // Fields of at most 12 bits in a row of bytes, lowest bit first: 16 of them, lane i from bit at[i] of the row on, in
@@ -171,6 +196,46 @@ HETERO_INLINE void join_fours(I32x16 a, I32x16 b, const std::int16_t* factors, c
     const __m512i low = _mm512_and_si512(pairs, _mm512_set1_epi64(0xffffffff)),
                   high = _mm512_sllv_epi64(_mm512_srli_epi64(pairs, 32), _mm512_loadu_si512(shifts));
     _mm512_storeu_si512(out, _mm512_sllv_epi64(_mm512_or_si512(low, high), _mm512_loadu_si512(place)));
+}
+
+// Sixteen vectors as rows of a matrix, transposed.
+HETERO_INLINE void transpose(F32x16 (&v)[16]) {
+    __m512 fours[16];  // fours[4 g + k]: 128-bit lane i is column 4 i + k of the rows 4 g to 4 g + 3
+#pragma GCC unroll 4
+    for (int g = 0; g < 16; g += 4) {
+        const __m512 a = _mm512_unpacklo_ps(v[g].part[0], v[g + 1].part[0]),
+                     b = _mm512_unpackhi_ps(v[g].part[0], v[g + 1].part[0]),
+                     c = _mm512_unpacklo_ps(v[g + 2].part[0], v[g + 3].part[0]),
+                     d = _mm512_unpackhi_ps(v[g + 2].part[0], v[g + 3].part[0]);
+        fours[g] = _mm512_shuffle_ps(a, c, 0x44);
+        fours[g + 1] = _mm512_shuffle_ps(a, c, 0xee);
+        fours[g + 2] = _mm512_shuffle_ps(b, d, 0x44);
+        fours[g + 3] = _mm512_shuffle_ps(b, d, 0xee);
+    }
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; ++k) {
+        const __m512 a = _mm512_shuffle_f32x4(fours[k], fours[4 + k], 0x88),
+                     b = _mm512_shuffle_f32x4(fours[k], fours[4 + k], 0xdd),
+                     c = _mm512_shuffle_f32x4(fours[8 + k], fours[12 + k], 0x88),
+                     d = _mm512_shuffle_f32x4(fours[8 + k], fours[12 + k], 0xdd);
+        v[k] = {{_mm512_shuffle_f32x4(a, c, 0x88)}};
+        v[4 + k] = {{_mm512_shuffle_f32x4(b, d, 0x88)}};
+        v[8 + k] = {{_mm512_shuffle_f32x4(a, c, 0xdd)}};
+        v[12 + k] = {{_mm512_shuffle_f32x4(b, d, 0xdd)}};
+    }
+}
+// The low bytes of v[0] to v[3] in each lane, the first lowest; and byte N of each lane.
+HETERO_INLINE F32x16 join_bytes(const I32x16 (&v)[4]) {
+    const __m512i byte = _mm512_set1_epi32(0xff), half = _mm512_set1_epi32(0xffff);
+    constexpr int where = 0xe2;  // a where b, else c
+    const __m512i low = _mm512_ternarylogic_epi32(v[0].part[0], byte, _mm512_slli_epi32(v[1].part[0], 8), where),
+                  high = _mm512_ternarylogic_epi32(v[2].part[0], byte, _mm512_slli_epi32(v[3].part[0], 8), where);
+    return {{_mm512_castsi512_ps(_mm512_ternarylogic_epi32(low, half, _mm512_slli_epi32(high, 16), where))}};
+}
+template <int N, bool Signed>
+HETERO_INLINE I32x16 take_byte(F32x16 v) {
+    const __m512i top = _mm512_slli_epi32(_mm512_castps_si512(v.part[0]), 24 - 8 * N);
+    return {{Signed ? _mm512_srai_epi32(top, 24) : _mm512_srli_epi32(top, 24)}};
 }
 
 // 64 bytes past the caches; `to` is a multiple of 64.

@@ -191,8 +191,9 @@ HETERO_INLINE F32x16 lookup(F32x16 table, I32x16 index) {
     }
     return out;
 }
-// Codes: integers of 0 to 255, or -128 to 127 where Signed, as bytes. N is 1, 2 or 4.
-template <bool Signed, int N>
+// Codes: integers of 0 to 255, or -128 to 127 where Signed, as bytes; v has them Above, a multiple of 256, too large. N
+// is 1, 2 or 4.
+template <bool Signed, int Above, int N>
 HETERO_INLINE void store_codes(std::uint8_t* q, const I32x16* v) {
 #pragma GCC unroll 4
     for (int j = 0; j < N; ++j) bytes_store(q + kLanes * static_cast<std::size_t>(j), narrow(v[j]));
@@ -235,6 +236,34 @@ HETERO_INLINE int largest_word(I16x32 v) {
 }
 HETERO_INLINE int smallest_word(I16x32 v) {
     return vminvq_s16(vminq_s16(vminq_s16(v.part[0], v.part[1]), vminq_s16(v.part[2], v.part[3])));
+}
+// Four lanes of eight words, as in vec_avx512.h.
+template <int Words>
+HETERO_INLINE int16x8_t zip_low_part(int16x8_t a, int16x8_t b) {
+    if (Words == 1) return vzip1q_s16(a, b);
+    if (Words == 2) return vreinterpretq_s16_s32(vzip1q_s32(vreinterpretq_s32_s16(a), vreinterpretq_s32_s16(b)));
+    return vreinterpretq_s16_s64(vzip1q_s64(vreinterpretq_s64_s16(a), vreinterpretq_s64_s16(b)));
+}
+template <int Words>
+HETERO_INLINE int16x8_t zip_high_part(int16x8_t a, int16x8_t b) {
+    if (Words == 1) return vzip2q_s16(a, b);
+    if (Words == 2) return vreinterpretq_s16_s32(vzip2q_s32(vreinterpretq_s32_s16(a), vreinterpretq_s32_s16(b)));
+    return vreinterpretq_s16_s64(vzip2q_s64(vreinterpretq_s64_s16(a), vreinterpretq_s64_s16(b)));
+}
+template <int Words>
+HETERO_INLINE I16x32 zip_low(I16x32 a, I16x32 b) {
+    return HETERO_BY_PART(I16x32, zip_low_part<Words>, a, b);
+}
+template <int Words>
+HETERO_INLINE I16x32 zip_high(I16x32 a, I16x32 b) {
+    return HETERO_BY_PART(I16x32, zip_high_part<Words>, a, b);
+}
+template <int Lanes>
+HETERO_INLINE I16x32 rotate_lanes(I16x32 v) {  // 1 or 2
+    return {{v.part[Lanes], v.part[Lanes + 1], v.part[(Lanes + 2) % 4], v.part[(Lanes + 3) % 4]}};
+}
+HETERO_INLINE void store_first_lane(void* p, I16x32 v) {
+    vst1q_u8(static_cast<std::uint8_t*>(p), vreinterpretq_u8_s16(v.part[0]));
 }
 
 // Fields of at most 12 bits in a row of bytes, as in vec_avx512.h: four of them are within 8 bytes.
@@ -281,6 +310,42 @@ HETERO_INLINE void join_fours(I32x16 a, I32x16 b, const std::int16_t* factors, c
                         placed = vreinterpretq_s64_u64(vld1q_u64(place + 2 * i));
         vst1q_u64(out + 2 * i, vshlq_u64(vorrq_u64(low, vshlq_u64(vshrq_n_u64(pairs, 32), shift)), placed));
     }
+}
+
+// Sixteen vectors as rows of a matrix, transposed.
+HETERO_INLINE void transpose(F32x16 (&v)[16]) {
+    F32x16 out[16];
+#pragma GCC unroll 16
+    for (int block = 0; block < 16; ++block) {  // 4 rows of 4 columns
+        const int row = block / 4 * 4, part = block % 4;
+        const Part a = vzip1q_f32(v[row].part[part], v[row + 2].part[part]),
+                   b = vzip2q_f32(v[row].part[part], v[row + 2].part[part]),
+                   c = vzip1q_f32(v[row + 1].part[part], v[row + 3].part[part]),
+                   d = vzip2q_f32(v[row + 1].part[part], v[row + 3].part[part]);
+        out[4 * part].part[block / 4] = vzip1q_f32(a, c);
+        out[4 * part + 1].part[block / 4] = vzip2q_f32(a, c);
+        out[4 * part + 2].part[block / 4] = vzip1q_f32(b, d);
+        out[4 * part + 3].part[block / 4] = vzip2q_f32(b, d);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) v[i] = out[i];
+}
+// The low bytes of v[0] to v[3] in each lane, the first lowest; and byte N of each lane.
+HETERO_INLINE Part part_join_bytes(int32x4_t a, int32x4_t b, int32x4_t c, int32x4_t d) {
+    return vreinterpretq_f32_s32(vsliq_n_s32(vsliq_n_s32(a, b, 8), vsliq_n_s32(c, d, 8), 16));
+}
+HETERO_INLINE F32x16 join_bytes(const I32x16 (&v)[4]) {
+    return HETERO_BY_PART(F32x16, part_join_bytes, v[0], v[1], v[2], v[3]);
+}
+template <int N, bool Signed>
+HETERO_INLINE I32x16 take_byte(F32x16 v) {
+    I32x16 out;
+#pragma GCC unroll 4
+    for (int i = 0; i < kParts; ++i) {
+        const int32x4_t top = vshlq_n_s32(vreinterpretq_s32_f32(v.part[i]), 24 - 8 * N);
+        out.part[i] = Signed ? vshrq_n_s32(top, 24) : part_shift_right<24>(top);
+    }
+    return out;
 }
 
 // 64 bytes; stores past the caches are left to the memory system here.

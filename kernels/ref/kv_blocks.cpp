@@ -165,7 +165,7 @@ bool dequantize_rotated(const std::uint8_t* q, std::size_t q_stride, bool is_sig
 }
 
 bool encode_rotated(const KvValues& x, int levels, std::uint16_t* scale, std::uint16_t* zero, std::uint8_t* q,
-                    std::size_t q_stride, float* error) {
+                    std::size_t q_stride, float* error, bool /*streaming*/) {
     std::vector<float> values(x.n);
     for (std::size_t row = 0; row < x.rows; ++row, q += q_stride) {
         const KvValues one = row_of(x, row);

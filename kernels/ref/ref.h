@@ -92,7 +92,7 @@ void rotate_rows(const KvValues& x, float* y);
 bool dequantize_rotated(const std::uint8_t* q, std::size_t q_stride, bool is_signed, const float* scale,
                         const float* zero, const KvOutput& x, float* error);
 bool encode_rotated(const KvValues& x, int levels, std::uint16_t* scale, std::uint16_t* zero, std::uint8_t* q,
-                    std::size_t q_stride, float* error);
+                    std::size_t q_stride, float* error, bool streaming);
 void max_difference(const KvValues& x, const float* y, float* error);
 void copy_streaming(void* to, const void* from, std::size_t bytes);
 

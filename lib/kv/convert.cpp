@@ -86,8 +86,8 @@ Status convert_tokens(const EncodedSource& from, const Codec& to, const quant::P
     if (!from.codec.quantized())
         return to.encode_from(params, shape, from.codec.value_dtype(from.params), from.values, out, &error);
     if (!to.quantized()) {
-        return from.codec.decode_to(from.params, shape, from.values, from.scale, from.zero, to.value_dtype(params),
-                                    out.values, &error);
+        return from.codec.decode_to(from.params, shape, from.values, from.scale, from.zero,
+                                    {to.value_dtype(params), out.values, out.streaming}, &error);
     }
     values.resize(shape.elements());
     HETERO_CHECK(from.codec.decode(from.params, shape, from.values, from.scale, from.zero, values));
@@ -206,7 +206,9 @@ private:
                            to_at.zero(std::span(to.zero.bytes))};
         const std::span<std::byte> values = spans.values;
         spans.streaming = to.values.bytes.size() >= streaming_bytes;
-        if (spans.streaming && !out.streams(to.scheme.params)) {
+        const bool direct = in.quantized() && !out.quantized() ? in.streams_values(from.scheme.params)
+                                                               : out.streams_codes(to.scheme.params);
+        if (spans.streaming && !direct) {
             worker.staged.resize(values.size());
             spans.values = worker.staged;
         }

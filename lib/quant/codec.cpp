@@ -82,10 +82,11 @@ Status Codec::encode_from(const Params& params, const Shape& shape, DType type, 
 }
 
 Status Codec::decode_to(const Params& params, const Shape& shape, std::span<const std::byte> values,
-                        std::span<const std::byte> scale, std::span<const std::byte> zero, DType type,
-                        std::span<std::byte> out, float* error) const try {
+                        std::span<const std::byte> scale, std::span<const std::byte> zero, const FloatsOut& out,
+                        float* error) const try {
+    const DType type = out.type;
     HETERO_CHECK(check(params, shape.head_dim));
-    HETERO_CHECK(check_bytes(type, shape, out.size()));
+    HETERO_CHECK(check_bytes(type, shape, out.bytes.size()));
     const std::size_t row = std::size_t{shape.heads} * shape.head_dim * kernels::dtype_info(type).block_bytes;
     std::vector<float> x;
     return for_ranges(*this, params, shape, [&](std::uint64_t first, std::uint64_t n) -> Status {
@@ -93,7 +94,7 @@ Status Codec::decode_to(const Params& params, const Shape& shape, std::span<cons
         x.resize(range.elements());
         const EncodedRange at = encoded_range(*this, params, shape, first, n);
         HETERO_CHECK(decode(params, range, at.values(values), at.scale(scale), at.zero(zero), x));
-        const std::span<std::byte> to = out.subspan(first * row, n * row);
+        const std::span<std::byte> to = out.bytes.subspan(first * row, n * row);
         HETERO_CHECK(float_codec(type).encode_into({}, range, x, {to, {}, {}}));
         if (error != nullptr) kernels::ops().max_difference({type, to.data(), 1, x.size(), x.size()}, x.data(), error);
         return {};

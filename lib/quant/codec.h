@@ -50,7 +50,12 @@ struct Encoded {
 };
 struct EncodedSpans {
     std::span<std::byte> values, scale, zero;
-    bool streaming = false;  // values will not be read soon: they may be stored past the caches (Codec::streams)
+    bool streaming = false;  // values will not be read soon: they may be stored past the caches (streams_codes)
+};
+struct FloatsOut {
+    DType type = DType::f32;  // f32, f16 or bf16, at any address
+    std::span<std::byte> bytes;
+    bool streaming = false;  // as above (streams_values)
 };
 struct EncodedBytes {
     std::size_t values = 0, scale = 0, zero = 0;
@@ -88,8 +93,9 @@ public:
     }
     // Ranges of tokens may be encoded apart where they start at multiples of this; 0: only all tokens at once.
     [[nodiscard]] virtual std::uint64_t token_step(const Params&) const noexcept { return 1; }
-    // True: encode_from() follows EncodedSpans::streaming.
-    [[nodiscard]] virtual bool streams(const Params&) const noexcept { return false; }
+    // True: encode_from() follows EncodedSpans::streaming, decode_to() follows FloatsOut::streaming.
+    [[nodiscard]] virtual bool streams_codes(const Params&) const noexcept { return false; }
+    [[nodiscard]] virtual bool streams_values(const Params&) const noexcept { return false; }
     // What encode() yields. shape.elements() * 4 must fit 64 bits.
     [[nodiscard]] virtual EncodedBytes bytes(const Params& params, const Shape& shape) const noexcept = 0;
     // NaN, infinity, and values or scales beyond the type are bad_input, naming "token T, head H, dim D" and the value;
@@ -102,13 +108,13 @@ public:
                           std::span<const std::byte> scale, std::span<const std::byte> zero,
                           std::span<float> out) const = 0;
     // The same from and to floats as they lie in memory: f32, f16 or bf16, at any address. `error`: null, or raised to
-    // the largest |stored - value| of what was encoded, decoded again; of what was decoded, rounded to `type`. A
+    // the largest |stored - value| of what was encoded, decoded again; of what was decoded, rounded to its type. A
     // decoded value that would be infinite there, or is no number, is bad_input.
     virtual Status encode_from(const Params& params, const Shape& shape, DType type, std::span<const std::byte> values,
                                const EncodedSpans& out, float* error) const;
     virtual Status decode_to(const Params& params, const Shape& shape, std::span<const std::byte> values,
-                             std::span<const std::byte> scale, std::span<const std::byte> zero, DType type,
-                             std::span<std::byte> out, float* error) const;
+                             std::span<const std::byte> scale, std::span<const std::byte> zero, const FloatsOut& out,
+                             float* error) const;
     // Largest possible |x - decode(encode(x))| of a group with extremes [min, max], for tests and reports; of a rotated
     // head, of what is stored (rotation.h).
     [[nodiscard]] virtual double error_bound(const Params& params, double min, double max) const noexcept = 0;

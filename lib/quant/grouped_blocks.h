@@ -33,7 +33,10 @@ template <class Values>
 // Runs of `length` in rows that have no gaps and are multiples of it.
 template <class Values>
 [[nodiscard]] Values split(const Values& block, std::size_t length) {
-    return {block.type, block.data, block.rows * block.n / length, length, length};
+    Values runs = block;
+    runs.rows = block.rows * block.n / length;
+    runs.stride = runs.n = length;
+    return runs;
 }
 
 // Of a block's groups; min is unused where there is no zero.

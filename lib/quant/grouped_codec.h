@@ -18,9 +18,12 @@ public:
     [[nodiscard]] std::array<std::uint64_t, 3> scale_shape(const Params& params,
                                                            const Shape& shape) const noexcept override;
     [[nodiscard]] std::uint64_t token_step(const Params& params) const noexcept override;
-    [[nodiscard]] bool streams(const Params& params) const noexcept override {
-        return bits() == 8 && levels(params) != 0 && params.axis == Axis::token && !params.hadamard &&
-               params.scale_dtype == DType::f16;
+    [[nodiscard]] bool streams_codes(const Params& params) const noexcept override {
+        return bits() == 8 && params.axis == Axis::token && by_rows(params) && (!params.hadamard || params.group == 0);
+    }
+    [[nodiscard]] bool streams_values(const Params& params) const noexcept override {
+        return any_type() &&
+               (!params.hadamard || (params.axis == Axis::token && by_rows(params) && params.group == 0));
     }
     [[nodiscard]] EncodedBytes bytes(const Params& params, const Shape& shape) const noexcept override;
     Status encode_into(const Params& params, const Shape& shape, std::span<const float> values,
@@ -31,8 +34,8 @@ public:
     Status encode_from(const Params& params, const Shape& shape, DType type, std::span<const std::byte> values,
                        const EncodedSpans& out, float* error) const override;
     Status decode_to(const Params& params, const Shape& shape, std::span<const std::byte> values,
-                     std::span<const std::byte> scale, std::span<const std::byte> zero, DType type,
-                     std::span<std::byte> out, float* error) const override;
+                     std::span<const std::byte> scale, std::span<const std::byte> zero, const FloatsOut& out,
+                     float* error) const override;
 
 protected:
     [[nodiscard]] virtual int bits() const noexcept = 0;                                  // of a code, 2 to 8
@@ -41,6 +44,10 @@ protected:
     [[nodiscard]] virtual bool any_type() const noexcept { return false; }
     // The largest code where choose() and encode_rows() are those of kernels::Ops::encode_rows, else 0.
     [[nodiscard]] virtual int levels(const Params&) const noexcept { return 0; }
+    // Scales and codes of rows are made in one by encode_rows() and encode_rotated() of kernels::Ops.
+    [[nodiscard]] bool by_rows(const Params& params) const noexcept {
+        return levels(params) != 0 && params.scale_dtype == DType::f16;
+    }
     // Of n groups with these extremes, what their codes are made from. `min` is null where params.symmetric: `max` is
     // the largest magnitude then. False where some cannot be represented.
     [[nodiscard]] virtual bool choose(const Params& params, const float* min, const float* max, std::size_t n,

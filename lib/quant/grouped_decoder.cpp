@@ -11,16 +11,16 @@ namespace hetero::quant {
 class GroupedCodec::Decoder {
 public:
     Decoder(const GroupedCodec& codec, const Params& params, const Shape& shape, std::span<const std::byte> values,
-            std::span<const std::byte> scale, std::span<const std::byte> zero, DType type, std::span<std::byte> out,
-            float* error)
+            std::span<const std::byte> scale, std::span<const std::byte> zero, const FloatsOut& out, float* error)
         : codec_(codec),
           params_(params),
           shape_(shape),
           values_(values),
           scale_(scale),
           zero_(zero),
-          type_(type),
-          out_(out),
+          type_(out.type),
+          out_(out.bytes),
+          streaming_(out.streaming),
           error_(error) {}
 
     // False: a value is infinite, or no number, in the output's type.
@@ -79,11 +79,12 @@ private:
 
     // Straight to the output, or over f32 where more is to be done.
     [[nodiscard]] bool direct() const { return !params_.hadamard && (codec_.any_type() || type_ == DType::f32); }
+    KvOutput output(std::size_t row, std::size_t rows) {
+        std::byte* to = out_.data() + row * head_dim_ * kernels::dtype_info(type_).block_bytes;
+        return {type_, to, rows, head_dim_, head_dim_, streaming_};
+    }
     KvOutput target(std::size_t row, std::size_t rows) {
-        if (direct()) {
-            return {type_, out_.data() + row * head_dim_ * kernels::dtype_info(type_).block_bytes, rows, head_dim_,
-                    head_dim_};
-        }
+        if (direct()) return output(row, rows);
         x_.resize(rows * head_dim_);
         return {DType::f32, x_.data(), rows, head_dim_, head_dim_};
     }
@@ -125,10 +126,8 @@ private:
         HETERO_CHECK(load(row * per_row, rows * per_row, 0,
                           [&](std::size_t i) { return (row + i / per_row) * head_dim_ + i % per_row * length; }));
         const std::uint8_t* q = codes(row, rows);
-        if (params_.hadamard && per_row == 1 && codec_.levels(params_) != 0 && params_.scale_dtype == DType::f16) {
-            const std::size_t size = kernels::dtype_info(type_).block_bytes;
-            return ops_.dequantize_rotated(q, head_dim_, is_signed_, groups_.scale.data(), zeros(),
-                                           {type_, out_.data() + row * head_dim_ * size, rows, head_dim_, head_dim_},
+        if (params_.hadamard && per_row == 1 && codec_.by_rows(params_)) {
+            return ops_.dequantize_rotated(q, head_dim_, is_signed_, groups_.scale.data(), zeros(), output(row, rows),
                                            error_);
         }
         const KvOutput x = target(row, rows);
@@ -163,7 +162,7 @@ private:
         HETERO_CHECK(load(token / params_.group * width, width, 0, [&](std::size_t i) { return token * width + i; }));
         const std::uint8_t* q = codes(row, tokens * heads);
         KvOutput x = target(row, tokens * heads);
-        x = {x.type, x.data, tokens, width, width};
+        x = {x.type, x.data, tokens, width, width, x.streaming};
         const bool fits =
             ops_.dequantize_columns(q, width, is_signed_, groups_.scale.data(), zeros(), x, fused_error());
         return finish(row, tokens * heads, fits);
@@ -175,6 +174,7 @@ private:
     std::span<const std::byte> values_, scale_, zero_;
     DType type_;
     std::span<std::byte> out_;
+    bool streaming_;
     float* error_;
 
     const kernels::Ops& ops_ = kernels::ops();
@@ -191,24 +191,24 @@ Status GroupedCodec::decode(const Params& params, const Shape& shape, std::span<
                             std::span<float> out) const try {
     HETERO_CHECK(check(params, shape.head_dim));
     HETERO_CHECK(check_sizes(*this, params, shape, out.size(), {values.size(), scale.size(), zero.size()}));
-    Decoder decoder(*this, params, shape, values, scale, zero, DType::f32, std::as_writable_bytes(out), nullptr);
+    Decoder decoder(*this, params, shape, values, scale, zero, {DType::f32, std::as_writable_bytes(out)}, nullptr);
     return decoder.run().map([](bool) {});
 } catch (const std::bad_alloc&) {
     return fail(Errc::resource, "out of memory: scratch for {} values", out.size());
 }
 
 Status GroupedCodec::decode_to(const Params& params, const Shape& shape, std::span<const std::byte> values,
-                               std::span<const std::byte> scale, std::span<const std::byte> zero, DType type,
-                               std::span<std::byte> out, float* error) const try {
+                               std::span<const std::byte> scale, std::span<const std::byte> zero,
+                               const FloatsOut& out, float* error) const try {
     HETERO_CHECK(check(params, shape.head_dim));
-    HETERO_CHECK(check_sizes(*this, params, shape, out.size() / kernels::dtype_info(type).block_bytes,
+    HETERO_CHECK(check_sizes(*this, params, shape, out.bytes.size() / kernels::dtype_info(out.type).block_bytes,
                              {values.size(), scale.size(), zero.size()}));
-    HETERO_CHECK(check_bytes(type, shape, out.size()));
-    HETERO_TRY(const bool fits, Decoder(*this, params, shape, values, scale, zero, type, out, error).run());
+    HETERO_CHECK(check_bytes(out.type, shape, out.bytes.size()));
+    HETERO_TRY(const bool fits, Decoder(*this, params, shape, values, scale, zero, out, error).run());
     if (fits) return {};
-    return Codec::decode_to(params, shape, values, scale, zero, type, out, error);  // which finds the place
+    return Codec::decode_to(params, shape, values, scale, zero, out, error);  // which finds the place
 } catch (const std::bad_alloc&) {
-    return fail(Errc::resource, "out of memory: scratch for {} bytes", out.size());
+    return fail(Errc::resource, "out of memory: scratch for {} bytes", out.bytes.size());
 }
 
 }  // namespace hetero::quant

@@ -108,10 +108,7 @@ private:
     // Runs of a head.
     Status tokens() {
         const std::size_t length = token_group(params_, shape_.head_dim), per_row = ceil_div(head_dim_, length);
-        if (head_dim_ % length == 0 && codec_.levels(params_) != 0 && params_.scale_dtype == DType::f16 &&
-            runs(length)) {
-            return {};
-        }
+        if (head_dim_ % length == 0 && codec_.by_rows(params_) && runs(length)) return {};
         const std::size_t all = shape_.tokens * shape_.heads, batch = block_rows;
         groups_.resize(batch * per_row);
         for (std::size_t row = 0; row < all; row += batch) {
@@ -151,10 +148,11 @@ private:
             scale_bits_.resize(n);
             zero_bits_.resize(n);
             std::uint16_t* zero_bits = params_.symmetric ? nullptr : zero_bits_.data();
-            if (!(whole
-                      ? ops_.encode_rotated(source(row, rows), levels, scale_bits_.data(), zero_bits, q, length, error_)
-                      : ops_.encode_rows(split(block(row, rows), length), levels, scale_bits_.data(), zero_bits, q,
-                                         length, fused_error(), out_.streaming && plain))) {
+            const bool streaming = out_.streaming && plain;
+            if (!(whole ? ops_.encode_rotated(source(row, rows), levels, scale_bits_.data(), zero_bits, q, length,
+                                              error_, streaming)
+                        : ops_.encode_rows(split(block(row, rows), length), levels, scale_bits_.data(), zero_bits, q,
+                                           length, fused_error(), streaming))) {
                 return false;
             }
             std::memcpy(out_.scale.data() + row * per_row * 2, scale_bits_.data(), n * 2);

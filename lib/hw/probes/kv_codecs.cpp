@@ -57,8 +57,8 @@ public:
     Status decode() {
         return each([&](std::size_t index) {
             const quant::Encoded& from = codes_[index];
-            return codec_.decode_to(params_, shape(index), from.values, from.scale, from.zero, kernels::DType::f16,
-                                    part(back_, index), nullptr);
+            return codec_.decode_to(params_, shape(index), from.values, from.scale, from.zero,
+                                    {kernels::DType::f16, part(back_, index)}, nullptr);
         });
     }
     // The largest difference of the first block's values to what came back.

@@ -136,11 +136,11 @@ public:
     }
 
     Status decode_to(const Params& params, const Shape& shape, std::span<const std::byte> values,
-                     std::span<const std::byte> scale, std::span<const std::byte> zero, DType type,
-                     std::span<std::byte> out, float* error) const override {
-        HETERO_TRY(const bool fits, decode_as(params, shape, values, scale, zero, type, out, error));
+                     std::span<const std::byte> scale, std::span<const std::byte> zero, const FloatsOut& out,
+                     float* error) const override {
+        HETERO_TRY(const bool fits, decode_as(params, shape, values, scale, zero, out.type, out.bytes, error));
         if (fits) return {};
-        return Codec::decode_to(params, shape, values, scale, zero, type, out, error);  // which finds the place
+        return Codec::decode_to(params, shape, values, scale, zero, out, error);  // which finds the place
     }
 
 private:

@@ -82,7 +82,7 @@ void codes_are_those_of_the_cpu(const Device& device, const char* name, DType ty
     for (const DType to : {DType::f32, DType::f16, DType::bf16}) {
         CAPTURE(static_cast<int>(to));
         std::vector<std::byte> back(x.size() * width(to));
-        REQUIRE(cpu.decode_to(spec.params, shape, wanted.values, wanted.scale, wanted.zero, to, back, nullptr));
+        REQUIRE(cpu.decode_to(spec.params, shape, wanted.values, wanted.scale, wanted.zero, {to, back}, nullptr));
         const auto dy = device.allocate<std::byte>(back.size());
         check(device.ops.kv_dequantize(device.stream, codec, {codes, scale, zeros}, tokens, heads, head_dim, to, dy,
                                        place));

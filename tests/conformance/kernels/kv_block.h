@@ -15,6 +15,7 @@ inline std::size_t bytes_of(DType type) { return type == DType::f32 ? 4 : 2; }
 inline std::vector<std::size_t> lengths() {
     std::vector<std::size_t> out;
     for (std::size_t n = 1; n <= 130; n += n < 70 ? 1 : 7) out.push_back(n);
+    out.push_back(128);
     out.push_back(256);
     return out;
 }

@@ -321,13 +321,21 @@ TEST_CASE("floats as they lie in memory give the codes of their values, and the 
             const auto rounded = encode(name, {}, shape, back);
             std::vector<std::byte> bytes(floats.values.size());
             error = 0;
-            REQUIRE(codec.decode_to(p, shape, out.values, out.scale, out.zero, type, bytes, &error));
+            REQUIRE(codec.decode_to(p, shape, out.values, out.scale, out.zero, {type, bytes}, &error));
             CHECK(bytes == rounded.values);
             CHECK(error == largest(decode(name, {}, shape, rounded), back));
 
+            const quant::EncodedSpans streamed{out.values, out.scale, out.zero, true};
+            std::fill(out.values.begin(), out.values.end(), std::byte{0x5A});
+            REQUIRE(codec.encode_from(p, shape, type, floats.values, streamed, nullptr));
+            CHECK(out.values == whole->values);
+            std::fill(bytes.begin(), bytes.end(), std::byte{0x5A});
+            REQUIRE(codec.decode_to(p, shape, out.values, out.scale, out.zero, {type, bytes, true}, nullptr));
+            CHECK(bytes == rounded.values);
+
             bytes.push_back({});
             const auto longer = codec.encode_from(p, shape, type, bytes, spans, nullptr),
-                       wider = codec.decode_to(p, shape, out.values, out.scale, out.zero, type, bytes, nullptr);
+                       wider = codec.decode_to(p, shape, out.values, out.scale, out.zero, {type, bytes}, nullptr);
             REQUIRE_FALSE(longer.has_value());
             CHECK(longer.error().code == Errc::bad_input);
             REQUIRE_FALSE(wider.has_value());

@@ -33,31 +33,44 @@ HETERO_INLINE bool has_f16_bits(float scale) {
     return (bits & 0x1FFFU) == 0 && scale >= 0 && scale < 65536 && (scale == 0 || scale >= 0x1p-24F);
 }
 
-constexpr float kSurelyRounded = 0.5F - 0x1p-14F;
+// The codes of N times 16 differences from the zero, by reciprocals, as the low bytes of the bits of what is added to
+// kRounding, and `off`, what rounding took away. A product with the reciprocal differs from the quotient by less than
+// 2^-14 in the range of the codes, so that only near the middle of two integers could they be rounded apart: there, and
+// where `divide`, the division decides.
+constexpr float kRounding = 0x1.8p23F, kSurelyRounded = 0.5F - 0x1p-14F;
+template <std::size_t N>
+HETERO_INLINE void round_quotients(const F32x16 (&d)[N], const Scales* by, bool divide, F32x16 (&rounded)[N],
+                                   F32x16 (&off)[N]) {
+    F32x16 furthest = zero();
+#pragma GCC unroll 4
+    for (std::size_t j = 0; j < N; ++j) {
+        rounded[j] = fma(d[j], by[j].reciprocal, splat(kRounding));
+        off[j] = fma(d[j], by[j].reciprocal, splat(kRounding) - rounded[j]);
+        furthest = max_abs(furthest, off[j]);
+    }
+    if (__builtin_expect(!divide && !any_greater(furthest, splat(kSurelyRounded)), 1)) return;
+#pragma GCC unroll 4
+    for (std::size_t j = 0; j < N; ++j) {
+        const F32x16 quotient = exact_quotient(d[j], by[j].scale);
+        rounded[j] = quotient + splat(kRounding);
+        off[j] = quotient - (rounded[j] - splat(kRounding));
+    }
+}
 
-// The codes of N times 16 values, by reciprocals. A product differs from the quotient by less than 2^-14 in the range
-// of the codes, so that only near the middle of two integers could they be rounded apart: there the division decides.
 template <bool Signed, bool Error, int N>
 HETERO_INLINE void quantize_vectors(const F32x16* v, const Scales* by, bool divide, std::uint8_t* q, F32x16& worst) {
-    F32x16 d[N], off = zero();
+    F32x16 d[N], rounded[N], off[N];
     I32x16 k[N];
 #pragma GCC unroll 4
-    for (int j = 0; j < N; ++j) {
-        d[j] = v[j] - by[j].zero_point;
-        const F32x16 product = d[j] * by[j].reciprocal;
-        k[j] = round_to_int(product);
-        off = max_abs(off, from_integer(product));
-    }
-    if (__builtin_expect(divide || any_greater(off, splat(kSurelyRounded)), 0)) {
+    for (int j = 0; j < N; ++j) d[j] = v[j] - by[j].zero_point;
+    round_quotients(d, by, divide, rounded, off);
 #pragma GCC unroll 4
-        for (int j = 0; j < N; ++j) {
-            k[j] = round_to_int(exact_quotient(d[j], by[j].scale));
-        }
-    }
+    for (int j = 0; j < N; ++j) k[j] = bits_of(rounded[j]) - bits_of(splat(kRounding));
     store_codes<Signed, 0, N>(q, k);
     if (!Error) return;
 #pragma GCC unroll 4
-    for (int j = 0; j < N; ++j) worst = max_abs(worst, to_float(k[j]) * by[j].scale + by[j].zero_point - v[j]);
+    for (int j = 0; j < N; ++j)
+        worst = max_abs(worst, (rounded[j] - splat(kRounding)) * by[j].scale + by[j].zero_point - v[j]);
 }
 
 // The same where value and scale have at most 11 bits and there is no zero. A quotient of such, x = X 2^a over s = S
@@ -127,8 +140,8 @@ HETERO_INLINE float largest_error(float scale, float zero_point) {
     return scale * 0.5F + (scale * 256 + __builtin_fabsf(zero_point)) * 0x1p-21F;
 }
 
-// Up to 16 rows, whose scales and zeros (where Zero) are known; what lies `ahead` bytes further is fetched. The error is
-// measured where it may be larger than `worst`: of few rows.
+// Up to 16 rows, whose scales and zeros (where Zero) are known; what lies `ahead` bytes further is fetched. The error
+// is measured where it may be larger than `worst`: of few rows.
 template <class T, bool Signed, bool Zero, bool Short>
 HETERO_INLINE void quantize_batch(const KvValues& x, std::size_t first, std::size_t rows, const float* scale,
                                   const float* zero_point, std::uint8_t* q, std::size_t q_stride, float& worst,

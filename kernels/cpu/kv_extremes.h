@@ -9,7 +9,7 @@ constexpr std::size_t kWords = 32, kBatch = 64;
 
 // Rows whose values are looked at twice, for their extremes and for their codes, come in batches that stay in the cache
 // next to the core; what is two batches further is fetched into it meanwhile.
-constexpr std::size_t kBatchBytes = 4096;
+constexpr std::size_t kBatchBytes = 8192;
 HETERO_INLINE std::size_t batch_rows(std::size_t row_bytes) {
     const std::size_t rows = kBatchBytes / row_bytes / kLanes * kLanes;
     return rows < kLanes ? kLanes : rows > kBatch ? kBatch : rows;
@@ -63,7 +63,8 @@ struct RowExtremes {
             I16x32 most[kLanes], least[kLanes];
             const Byte* p = row_of<T>(x, first + at);
 #pragma GCC unroll 16
-            for (std::size_t r = 0; r < kLanes; ++r, p += at + r < rows ? step : 0) {  // the last stands for those missing
+            for (std::size_t r = 0; r < kLanes;
+                 ++r, p += at + r < rows ? step : 0) {  // the last stands for those missing
                 const std::size_t head = x.n % kWords;  // what is no whole vector comes first
                 I16x32 a = ordered<Magnitude>(head != 0 ? load_words(p, head) : load_i16(p)), b = a;
                 for (std::size_t i = head != 0 ? head : kWords; i < x.n; i += kWords) {

@@ -1,5 +1,5 @@
-// Rotated heads to codes and back, exactly the scalar operations (ref/kv_blocks.cpp): a row of a block is a head. Heads of
-// the usual lengths are worked on sixteen at a time, side by side: a vector is a dim of all of them, so that the
+// Rotated heads to codes and back, exactly the scalar operations (ref/kv_blocks.cpp): a row of a block is a head. Heads
+// of the usual lengths are worked on sixteen at a time, side by side: a vector is a dim of all of them, so that the
 // transform needs no shuffles but those that turn the heads over. Included by generic.h after kv_blocks.h.
 #pragma once
 
@@ -46,10 +46,8 @@ HETERO_INLINE F32x16 fold(const F32x16 (&v)[N], F f) {
     if constexpr (N == 8) return f(four, f(f(v[4], v[5]), f(v[6], v[7])));
     return four;
 }
-constexpr auto pick_larger = [](F32x16 a, F32x16 b) __attribute__((always_inline)) { return max(a, b); };
-constexpr auto pick_smaller = [](F32x16 a, F32x16 b) __attribute__((always_inline)) { return min(a, b); };
-constexpr auto pick_magnitude = [](F32x16 a, F32x16 b) __attribute__((always_inline)) { return max_abs(a, b); };
-constexpr auto plus = [](F32x16 a, F32x16 b) __attribute__((always_inline)) { return a + b; };
+
+constexpr auto larger_of = [](F32x16 a, F32x16 b) { return max_abs(a, b); };
 
 // Sixteen heads of N values, [dim][head].
 template <std::size_t N>
@@ -87,7 +85,8 @@ struct Heads {
 };
 
 // Of up to 16 rows, the last of which stands for those missing.
-HETERO_INLINE void row_places(const Byte* first, std::size_t stride_bytes, std::size_t rows, const Byte* (&places)[16]) {
+HETERO_INLINE void row_places(const Byte* first, std::size_t stride_bytes, std::size_t rows,
+                              const Byte* (&places)[16]) {
     for (std::size_t r = 0; r < kLanes; ++r) places[r] = first + (r < rows ? r : rows - 1) * stride_bytes;
 }
 
@@ -153,7 +152,7 @@ bool dequantize_rotated_as(const std::uint8_t* q, std::size_t q_stride, const fl
         row_places(q + first * q_stride, q_stride, rows, from);
         load_codes<N, Signed>(from, 2 * kLanes * q_stride, some(scale), some(zero_point), heads);
         F32x16 most = zero();
-        heads.finish(factor, [&](const auto& v) { most = max_abs(most, fold(v, pick_magnitude)); });
+        heads.finish(factor, [&](const auto& v) { most = max_abs(most, fold(v, larger_of)); });
         largest = max(largest, most);
         const bool checked = matters<T>(max_lane(most), error);
         Byte* to = out.place(first);
@@ -188,26 +187,19 @@ void rotated_row(const std::uint8_t* q, bool is_signed, float scale, float zero_
 template <std::size_t N, bool Zero, bool Error>
 HETERO_INLINE void store_rotated(const Heads<N>& heads, const Scales& by, Byte* to, std::size_t q_stride,
                                  std::size_t rows, F32x16& bound) {
+    const Scales all[4] = {by, by, by, by};
     F32x16 sums[4] = {zero(), zero(), zero(), zero()};
     for (std::size_t first = 0; first < N; first += 64) {
         F32x16 fours[kLanes];
         for (std::size_t i = 0; i < kLanes; ++i) {
-            F32x16 d[4], off[4], furthest = zero();
-            I32x16 k[4];
+            F32x16 d[4], rounded[4], off[4];
 #pragma GCC unroll 4
             for (std::size_t j = 0; j < 4; ++j) {
                 d[j] = load(heads.dims[first + 4 * i + j]);
                 if (Zero) d[j] = d[j] - by.zero_point;
-                const F32x16 product = d[j] * by.reciprocal;
-                k[j] = round_to_int(product);
-                off[j] = from_integer(product);
-                furthest = max_abs(furthest, off[j]);
             }
-            if (__builtin_expect(any_greater(furthest, splat(kSurelyRounded)), 0)) {
-#pragma GCC unroll 4
-                for (std::size_t j = 0; j < 4; ++j) k[j] = round_to_int(exact_quotient(d[j], by.scale));
-            }
-            fours[i] = join_bytes(k);
+            round_quotients(d, all, false, rounded, off);
+            fours[i] = join_bytes(rounded);
             if (!Error) continue;
             butterfly<1>(off);
             butterfly<2>(off);
@@ -229,7 +221,8 @@ template <std::size_t N, bool Zero>
 HETERO_INLINE void raise_rotated(const KvValues& x, const Scales& by, F32x16 bound, const std::uint8_t* q,
                                  std::size_t q_stride, float* error) {
     // What f32 rounds on the way there and back.
-    const F32x16 slack = (by.scale * splat(256) + abs(by.zero_point)) * splat(0x1p-20F * static_cast<float>(N / kLanes)),
+    const F32x16 slack =
+                     (by.scale * splat(256) + abs(by.zero_point)) * splat(0x1p-20F * static_cast<float>(N / kLanes)),
                  most = bound * by.scale * rotation_factor(N) + slack;
     if (__builtin_expect(!any_greater(most, splat(*error)), 1)) return;
     float mosts[kLanes], scale[kLanes], zero_point[kLanes], values[N];
@@ -247,7 +240,7 @@ HETERO_INLINE void raise_rotated(const KvValues& x, const Scales& by, F32x16 bou
 template <class T, std::size_t N, bool Zero>
 bool encode_rotated_as(const KvValues& x, int levels, std::uint16_t* scale, std::uint16_t* zero_point, std::uint8_t* q,
                        std::size_t q_stride, float* error, bool streaming) {
-    constexpr std::size_t batch = 4096 / N;  // 16 KiB of f32
+    constexpr std::size_t batch = 4096 / N;  // 8 KiB of f32
     const F32x16 factor = rotation_factor(N);
     const std::size_t row_bytes = x.stride * T::kBytes;
     Heads<N> heads[batch / kLanes];
@@ -266,15 +259,15 @@ bool encode_rotated_as(const KvValues& x, int levels, std::uint16_t* scale, std:
             F32x16 least = splat(__builtin_huge_valf()), most = Zero ? splat(-__builtin_huge_valf()) : zero();
             some.finish(factor, [&](const auto& v) {
 #pragma GCC unroll 8
-                for (std::size_t k = 0; k < (T::kOverflows ? N / kLanes : 1); ++k)
-                    poison[k] = fma(v[k], zero(), poison[k]);
-                if (Zero) least = min(least, fold(v, pick_smaller));
-                most = Zero ? max(most, fold(v, pick_larger)) : max_abs(most, fold(v, pick_magnitude));
+                for (std::size_t k = 0; k < N / kLanes; ++k) poison[k] = fma(v[k], zero(), poison[k]);
+                if (Zero) least = min(least, fold(v, [](F32x16 a, F32x16 b) { return min(a, b); }));
+                most = Zero ? max(most, fold(v, [](F32x16 a, F32x16 b) { return max(a, b); }))
+                            : max_abs(most, fold(v, larger_of));
             });
             store(low + at, least);
             store(high + at, most);
         }
-        if (!(sum(fold(poison, plus)) == 0)) return false;
+        if (!(sum(fold(poison, [](F32x16 a, F32x16 b) { return a + b; })) == 0)) return false;
         if (!batch_scales<Zero>(low, high, batch_rows, levels, scale_bits, scales, zero_bits, zeros)) return false;
         std::memcpy(scale + first, scale_bits, batch_rows * sizeof scale_bits[0]);
         if (Zero) std::memcpy(zero_point + first, zero_bits, batch_rows * sizeof zero_bits[0]);
@@ -321,8 +314,8 @@ bool dequantize_rotated_any(const std::uint8_t* q, std::size_t q_stride, bool is
     return max_lane(largest) < T::kBeyond;
 }
 
-bool encode_rotated_any(const KvValues& x, int levels, std::uint16_t* scale, std::uint16_t* zero_point,
-                        std::uint8_t* q, std::size_t q_stride, float* error) {
+bool encode_rotated_any(const KvValues& x, int levels, std::uint16_t* scale, std::uint16_t* zero_point, std::uint8_t* q,
+                        std::size_t q_stride, float* error) {
     float values[kMaxHead];
     for (std::size_t row = 0; row < x.rows; ++row, q += q_stride) {
         const auto* data = static_cast<const Byte*>(x.data) + row * x.stride * (x.type == DType::f32 ? 4 : 2);

@@ -17,7 +17,6 @@ HETERO_INLINE float half_unit(float x, int bits) {
 // How a type lies in memory. beyond: the smallest magnitude that it rounds to infinity.
 struct AsF32 {
     static HETERO_INLINE float rounded_away(float) { return 0; }
-    static constexpr bool kOverflows = true;  // sums of these may be beyond f32
     static constexpr std::size_t kBytes = 4;
     static constexpr float kBeyond = __builtin_huge_valf();
     static HETERO_INLINE F32x16 get(const Byte* p) { return load(reinterpret_cast<const float*>(p)); }
@@ -28,7 +27,6 @@ struct AsF16 {
     static HETERO_INLINE float rounded_away(float largest) {
         return half_unit(largest < 0x1p-14F ? 0x1p-14F : largest, 11);
     }
-    static constexpr bool kOverflows = false;
     static constexpr std::size_t kBytes = 2;
     static constexpr int kInfinity = 0x7C00;
     static constexpr float kBeyond = 65520;
@@ -40,7 +38,6 @@ struct AsBf16 {
     static HETERO_INLINE float rounded_away(float largest) {
         return half_unit(largest < 0x1p-100F ? 0x1p-100F : largest, 8);
     }
-    static constexpr bool kOverflows = true;
     static constexpr std::size_t kBytes = 2;
     static constexpr int kInfinity = 0x7F80;
     static constexpr float kBeyond = 0x1.FFp127F;
@@ -89,9 +86,9 @@ public:
         : foreign_(reinterpret_cast<std::uintptr_t>(to) % kLine),
           begin_(kLine - foreign_),
           to_(static_cast<Byte*>(to) - foreign_) {}
-    // Where up to kRoom bytes go; then add() what came. Aligned to a line as long as whole lines come.
-    HETERO_INLINE Byte* place() {
-        if (end_ + kRoom > sizeof lines_) {
+    // Where so many bytes go, up to kRoom; then add() what came. Aligned to a line as long as whole lines come.
+    HETERO_INLINE Byte* place(std::size_t bytes) {
+        if (end_ + bytes > kLine + kRoom) {
             stream_to(end_);
             Byte rest[kLine];
             std::memcpy(rest, lines_ + begin_, kLine);
@@ -123,8 +120,8 @@ private:
         for (; begin_ + kLine <= end; begin_ += kLine, to_ += kLine) stream_line(to_, lines_ + begin_);
     }
 
-    alignas(kLine) Byte lines_[2 * kRoom + 2 * kLine];
-    std::size_t foreign_;           // the first bytes of the first line, which are not ours
+    alignas(kLine) Byte lines_[kLine + kRoom + kLine];
+    std::size_t foreign_;              // the first bytes of the first line, which are not ours
     std::size_t begin_, end_ = kLine;  // what waits, in lines_
     Byte* to_;
 };
@@ -140,7 +137,9 @@ public:
         if (streaming_ && kLanes * row_bytes > Outgoing::kRoom) step_ = Outgoing::kRoom / row_bytes;
     }
     [[nodiscard]] HETERO_INLINE std::size_t step() const { return step_; }
-    HETERO_INLINE Byte* place(std::size_t row) { return streaming_ ? lines_.place() : to_ + row * row_bytes_; }
+    HETERO_INLINE Byte* place(std::size_t row) {
+        return streaming_ ? lines_.place(step_ * row_bytes_) : to_ + row * row_bytes_;
+    }
     HETERO_INLINE void add(std::size_t rows) {
         if (streaming_) lines_.add(rows * row_bytes_);
     }

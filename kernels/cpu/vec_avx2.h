@@ -117,6 +117,7 @@ HETERO_INLINE __m256 part_from_integer(__m256 v) {
 HETERO_INLINE F32x16 from_integer(F32x16 v) {  // v less the nearest, even where there are two
     return {{part_from_integer(v.part[0]), part_from_integer(v.part[1])}};
 }
+HETERO_INLINE I32x16 bits_of(F32x16 v) { return {{_mm256_castps_si256(v.part[0]), _mm256_castps_si256(v.part[1])}}; }
 HETERO_INLINE F32x16 to_float(I32x16 v) { return {{_mm256_cvtepi32_ps(v.part[0]), _mm256_cvtepi32_ps(v.part[1])}}; }
 HETERO_INLINE I32x16 splat_int(int x) { return {{_mm256_set1_epi32(x), _mm256_set1_epi32(x)}}; }
 HETERO_INLINE I32x16 operator+(I32x16 a, I32x16 b) {
@@ -223,13 +224,15 @@ HETERO_INLINE int smallest_word(I16x32 v) {
 // Four lanes of eight words, as in vec_avx512.h.
 template <int Words>
 HETERO_INLINE __m256i zip_low_part(__m256i a, __m256i b) {
-    return Words == 1 ? _mm256_unpacklo_epi16(a, b) : Words == 2 ? _mm256_unpacklo_epi32(a, b)
-                                                                 : _mm256_unpacklo_epi64(a, b);
+    return Words == 1   ? _mm256_unpacklo_epi16(a, b)
+           : Words == 2 ? _mm256_unpacklo_epi32(a, b)
+                        : _mm256_unpacklo_epi64(a, b);
 }
 template <int Words>
 HETERO_INLINE __m256i zip_high_part(__m256i a, __m256i b) {
-    return Words == 1 ? _mm256_unpackhi_epi16(a, b) : Words == 2 ? _mm256_unpackhi_epi32(a, b)
-                                                                 : _mm256_unpackhi_epi64(a, b);
+    return Words == 1   ? _mm256_unpackhi_epi16(a, b)
+           : Words == 2 ? _mm256_unpackhi_epi32(a, b)
+                        : _mm256_unpackhi_epi64(a, b);
 }
 template <int Words>
 HETERO_INLINE I16x32 zip_low(I16x32 a, I16x32 b) {
@@ -242,8 +245,8 @@ HETERO_INLINE I16x32 zip_high(I16x32 a, I16x32 b) {
 template <int Lanes>
 HETERO_INLINE I16x32 rotate_lanes(I16x32 v) {  // 1 or 2
     if (Lanes == 2) return {{v.part[1], v.part[0]}};
-    return {{_mm256_permute2x128_si256(v.part[0], v.part[1], 0x21),
-             _mm256_permute2x128_si256(v.part[1], v.part[0], 0x21)}};
+    return {
+        {_mm256_permute2x128_si256(v.part[0], v.part[1], 0x21), _mm256_permute2x128_si256(v.part[1], v.part[0], 0x21)}};
 }
 HETERO_INLINE void store_first_lane(void* p, I16x32 v) {
     _mm_storeu_si128(static_cast<__m128i*>(p), _mm256_castsi256_si128(v.part[0]));
@@ -324,14 +327,15 @@ HETERO_INLINE void transpose(F32x16 (&v)[16]) {
     for (int i = 0; i < 16; ++i) v[i] = out[i];
 }
 // The low bytes of v[0] to v[3] in each lane, the first lowest; and byte N of each lane.
-HETERO_INLINE F32x16 join_bytes(const I32x16 (&v)[4]) {
+HETERO_INLINE F32x16 join_bytes(const F32x16 (&v)[4]) {
     const __m256i byte = _mm256_set1_epi32(0xff);
     F32x16 out;
 #pragma GCC unroll 2
     for (int i = 0; i < 2; ++i) {
-        const __m256i low = _mm256_or_si256(_mm256_and_si256(v[0].part[i], byte),
-                                            _mm256_slli_epi32(_mm256_and_si256(v[1].part[i], byte), 8)),
-                      high = _mm256_or_si256(_mm256_and_si256(v[2].part[i], byte), _mm256_slli_epi32(v[3].part[i], 8));
+        const auto bits = [&](int j) { return _mm256_castps_si256(v[j].part[i]); };
+        const __m256i low = _mm256_or_si256(_mm256_and_si256(bits(0), byte),
+                                            _mm256_slli_epi32(_mm256_and_si256(bits(1), byte), 8)),
+                      high = _mm256_or_si256(_mm256_and_si256(bits(2), byte), _mm256_slli_epi32(bits(3), 8));
         out.part[i] = _mm256_castsi256_ps(_mm256_or_si256(low, _mm256_slli_epi32(high, 16)));
     }
     return out;

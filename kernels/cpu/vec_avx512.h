@@ -75,6 +75,7 @@ HETERO_INLINE F32x16 where_between(std::size_t begin, std::size_t end, F32x16 v,
 HETERO_INLINE I32x16 round_to_int(F32x16 v) { return {{_mm512_cvtps_epi32(v.part[0])}}; }  // nearest even
 // v less the nearest, even where there are two.
 HETERO_INLINE F32x16 from_integer(F32x16 v) { return {{_mm512_reduce_ps(v.part[0], 0x00)}}; }
+HETERO_INLINE I32x16 bits_of(F32x16 v) { return {{_mm512_castps_si512(v.part[0])}}; }
 HETERO_INLINE F32x16 to_float(I32x16 v) { return {{_mm512_cvtepi32_ps(v.part[0])}}; }
 HETERO_INLINE I32x16 splat_int(int x) { return {{_mm512_set1_epi32(x)}}; }
 HETERO_INLINE I32x16 operator+(I32x16 a, I32x16 b) { return {{_mm512_add_epi32(a.part[0], b.part[0])}}; }
@@ -225,11 +226,12 @@ HETERO_INLINE void transpose(F32x16 (&v)[16]) {
     }
 }
 // The low bytes of v[0] to v[3] in each lane, the first lowest; and byte N of each lane.
-HETERO_INLINE F32x16 join_bytes(const I32x16 (&v)[4]) {
+HETERO_INLINE F32x16 join_bytes(const F32x16 (&v)[4]) {
     const __m512i byte = _mm512_set1_epi32(0xff), half = _mm512_set1_epi32(0xffff);
     constexpr int where = 0xe2;  // a where b, else c
-    const __m512i low = _mm512_ternarylogic_epi32(v[0].part[0], byte, _mm512_slli_epi32(v[1].part[0], 8), where),
-                  high = _mm512_ternarylogic_epi32(v[2].part[0], byte, _mm512_slli_epi32(v[3].part[0], 8), where);
+    const auto bits = [&](int i) { return _mm512_castps_si512(v[i].part[0]); };
+    const __m512i low = _mm512_ternarylogic_epi32(bits(0), byte, _mm512_slli_epi32(bits(1), 8), where),
+                  high = _mm512_ternarylogic_epi32(bits(2), byte, _mm512_slli_epi32(bits(3), 8), where);
     return {{_mm512_castsi512_ps(_mm512_ternarylogic_epi32(low, half, _mm512_slli_epi32(high, 16), where))}};
 }
 template <int N, bool Signed>

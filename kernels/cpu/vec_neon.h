@@ -132,6 +132,7 @@ HETERO_INLINE I32x16 round_to_int(F32x16 v) { return HETERO_BY_PART(I32x16, vcvt
 HETERO_INLINE Part part_from_integer(Part v) { return vsubq_f32(v, vrndnq_f32(v)); }
 // v less the nearest, even where there are two.
 HETERO_INLINE F32x16 from_integer(F32x16 v) { return HETERO_BY_PART(F32x16, part_from_integer, v); }
+HETERO_INLINE I32x16 bits_of(F32x16 v) { return HETERO_BY_PART(I32x16, vreinterpretq_s32_f32, v); }
 HETERO_INLINE F32x16 to_float(I32x16 v) { return HETERO_BY_PART(F32x16, vcvtq_f32_s32, v); }
 HETERO_INLINE I32x16 splat_int(int x) { return {{vdupq_n_s32(x), vdupq_n_s32(x), vdupq_n_s32(x), vdupq_n_s32(x)}}; }
 HETERO_INLINE I32x16 operator+(I32x16 a, I32x16 b) { return HETERO_BY_PART(I32x16, vaddq_s32, a, b); }
@@ -331,10 +332,12 @@ HETERO_INLINE void transpose(F32x16 (&v)[16]) {
     for (int i = 0; i < 16; ++i) v[i] = out[i];
 }
 // The low bytes of v[0] to v[3] in each lane, the first lowest; and byte N of each lane.
-HETERO_INLINE Part part_join_bytes(int32x4_t a, int32x4_t b, int32x4_t c, int32x4_t d) {
-    return vreinterpretq_f32_s32(vsliq_n_s32(vsliq_n_s32(a, b, 8), vsliq_n_s32(c, d, 8), 16));
+HETERO_INLINE Part part_join_bytes(Part a, Part b, Part c, Part d) {
+    const int32x4_t low = vsliq_n_s32(vreinterpretq_s32_f32(a), vreinterpretq_s32_f32(b), 8),
+                    high = vsliq_n_s32(vreinterpretq_s32_f32(c), vreinterpretq_s32_f32(d), 8);
+    return vreinterpretq_f32_s32(vsliq_n_s32(low, high, 16));
 }
-HETERO_INLINE F32x16 join_bytes(const I32x16 (&v)[4]) {
+HETERO_INLINE F32x16 join_bytes(const F32x16 (&v)[4]) {
     return HETERO_BY_PART(F32x16, part_join_bytes, v[0], v[1], v[2], v[3]);
 }
 template <int N, bool Signed>

@@ -198,8 +198,8 @@ Status GroupedCodec::decode(const Params& params, const Shape& shape, std::span<
 }
 
 Status GroupedCodec::decode_to(const Params& params, const Shape& shape, std::span<const std::byte> values,
-                               std::span<const std::byte> scale, std::span<const std::byte> zero,
-                               const FloatsOut& out, float* error) const try {
+                               std::span<const std::byte> scale, std::span<const std::byte> zero, const FloatsOut& out,
+                               float* error) const try {
     HETERO_CHECK(check(params, shape.head_dim));
     HETERO_CHECK(check_sizes(*this, params, shape, out.bytes.size() / kernels::dtype_info(out.type).block_bytes,
                              {values.size(), scale.size(), zero.size()}));

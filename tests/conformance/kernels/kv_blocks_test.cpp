@@ -486,7 +486,8 @@ TEST_CASE("rotated heads to codes, with the largest error") {
                                                         asymmetric ? want_zero.data() : nullptr, want.data(), n + 1,
                                                         &want_error, false));
                         REQUIRE(ops->encode_rotated(x.values(), levels, scale.data(),
-                                                    asymmetric ? zero.data() : nullptr, q.data(), n + 1, &error, false));
+                                                    asymmetric ? zero.data() : nullptr, q.data(), n + 1, &error,
+                                                    false));
                         CHECK(count_differing(q, want) == 0);
                         CHECK(count_differing(scale, want_scale) == 0);
                         if (asymmetric) CHECK(count_differing(zero, want_zero) == 0);
@@ -507,6 +508,7 @@ TEST_CASE("rotated heads to codes, with the largest error") {
                         CHECK(same(error, want_error));
                         x.set(rows / 2 * x.stride + n / 2, NAN);
                         CHECK_FALSE(ops->encode_rotated(x.values(), levels, scale.data(),
-                                                        asymmetric ? zero.data() : nullptr, q.data(), n + 1, nullptr, false));
+                                                        asymmetric ? zero.data() : nullptr, q.data(), n + 1, nullptr,
+                                                        false));
                     }
 }

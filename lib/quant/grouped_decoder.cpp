@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <new>
 
 #include "quant/grouped_blocks.h"
@@ -36,7 +38,11 @@ public:
             }
             return fits;
         }
-        const std::size_t batch = std::max<std::size_t>(1, block_values / head_dim_);
+        // What goes straight to the output waits nowhere but for its codes to be unpacked.
+        const std::size_t values = !direct() && !rotates_directly() ? block_values
+                                   : bits_ == 8                     ? 65536
+                                                                    : 16384,
+                          batch = std::max<std::size_t>(1, values / head_dim_);
         bool fits = true;
         for (std::size_t row = 0; row < rows; row += batch) {
             const std::size_t n = std::min(batch, rows - row);
@@ -60,13 +66,25 @@ private:
         return codes_.data();
     }
 
+    void resize_groups(std::size_t n) {
+        groups_.scale.resize(n);
+        if (!params_.symmetric) groups_.zero.resize(n);
+    }
     // n stored scales and zeros, from the index-th on, to those of groups_ from `at` on; `element`(i): the first
     // element that has the i-th, for a message.
     template <class Element>
     Status load(std::size_t index, std::size_t n, std::size_t at, Element element) {
         load_scales(params_, scale_, index, std::span(groups_.scale).subspan(at, n));
         if (!params_.symmetric) load_scales(params_, zero_, index, std::span(groups_.zero).subspan(at, n));
+        constexpr float most = std::numeric_limits<float>::max();
+        int fine = 1;  // of all, without a branch
         for (std::size_t i = 0; i < n; ++i) {
+            const float scale = groups_.scale[at + i];
+            fine &= static_cast<int>(scale >= 0) & static_cast<int>(scale <= most);
+        }
+        for (std::size_t i = 0; i < n && !params_.symmetric; ++i)
+            fine &= static_cast<int>(std::fabs(groups_.zero[at + i]) <= most);
+        for (std::size_t i = 0; i < n && fine == 0; ++i) {
             const float scale = groups_.scale[at + i], zero = params_.symmetric ? 0 : groups_.zero[at + i];
             if (scale >= 0 && std::isfinite(scale) && std::isfinite(zero)) continue;
             return fail(Errc::bad_input,
@@ -77,6 +95,11 @@ private:
     }
     [[nodiscard]] const float* zeros() const { return params_.symmetric ? nullptr : groups_.zero.data(); }
 
+    // Heads with one scale each, by a kernel that decodes and rotates.
+    [[nodiscard]] bool rotates_directly() const {
+        return params_.hadamard && params_.axis == Axis::token &&
+               token_group(params_, shape_.head_dim) == shape_.head_dim && codec_.by_rows(params_);
+    }
     // Straight to the output, or over f32 where more is to be done.
     [[nodiscard]] bool direct() const { return !params_.hadamard && (codec_.any_type() || type_ == DType::f32); }
     KvOutput output(std::size_t row, std::size_t rows) {
@@ -106,7 +129,7 @@ private:
     Result<bool> heads(std::size_t row, std::size_t rows) {
         const std::size_t heads = shape_.heads;
         const std::uint64_t step = group_tokens(params_, shape_.tokens);
-        groups_.resize(rows);
+        resize_groups(rows);
         for (std::size_t r = 0; r < rows; ++r) {
             const std::size_t token_group = (row + r) / heads / step;
             const std::size_t index =
@@ -122,11 +145,11 @@ private:
     // Runs of a head.
     Result<bool> tokens(std::size_t row, std::size_t rows) {
         const std::size_t length = token_group(params_, shape_.head_dim), per_row = ceil_div(head_dim_, length);
-        groups_.resize(rows * per_row);
+        resize_groups(rows * per_row);
         HETERO_CHECK(load(row * per_row, rows * per_row, 0,
                           [&](std::size_t i) { return (row + i / per_row) * head_dim_ + i % per_row * length; }));
         const std::uint8_t* q = codes(row, rows);
-        if (params_.hadamard && per_row == 1 && codec_.by_rows(params_)) {
+        if (rotates_directly()) {
             return ops_.dequantize_rotated(q, head_dim_, is_signed_, groups_.scale.data(), zeros(), output(row, rows),
                                            error_);
         }
@@ -145,7 +168,7 @@ private:
         for (std::size_t run = 0; run < per_row; ++run) {
             for (std::size_t r = 0; r < x.rows; ++r) {
                 scale[r] = groups_.scale[r * per_row + run];
-                zero[r] = groups_.zero[r * per_row + run];
+                if (!params_.symmetric) zero[r] = groups_.zero[r * per_row + run];
             }
             const std::size_t column = run * length;
             fits = codec_.decode_rows(params_, q + column, head_dim_, scale.data(),
@@ -158,7 +181,7 @@ private:
 
     Result<bool> channels(std::uint64_t token, std::size_t tokens) {
         const std::size_t heads = shape_.heads, width = heads * head_dim_, row = token * heads;
-        groups_.resize(width);
+        resize_groups(width);
         HETERO_CHECK(load(token / params_.group * width, width, 0, [&](std::size_t i) { return token * width + i; }));
         const std::uint8_t* q = codes(row, tokens * heads);
         KvOutput x = target(row, tokens * heads);

@@ -211,6 +211,7 @@ private:
         if (spans.streaming && !direct) {
             worker.staged.resize(values.size());
             spans.values = worker.staged;
+            spans.streaming = false;
         }
         HETERO_CHECK(convert_tokens(source, out, to.scheme.params, range, spans, worker.values, worker.max_abs_error));
         if (spans.values.data() != values.data())

@@ -385,6 +385,10 @@ struct DeviceOps {
     DeviceFault (*kv_dequantize)(DeviceStream stream, const DeviceCodec& codec, const ConstDeviceCodes& from,
                                  std::size_t n_tokens, std::size_t n_heads, std::size_t head_dim, DType type, void* x,
                                  unsigned long long* place);
+    // Raises *error (set to 0 before) to the largest |decoded - x|, in f32; without those that are not finite.
+    DeviceFault (*kv_error)(DeviceStream stream, const DeviceCodec& codec, const ConstDeviceCodes& from,
+                            std::size_t n_tokens, std::size_t n_heads, std::size_t head_dim, DType type, const void* x,
+                            float* error);
     // y[column][row] = x[row][column], items of some bytes: [token][head] rows of head_dim values to [head][token], or
     // back.
     DeviceFault (*kv_transpose)(DeviceStream stream, const void* x, std::size_t rows, std::size_t columns,
@@ -392,6 +396,9 @@ struct DeviceOps {
     // y[token][i] = x[token][heads[i]], for another division of the heads among ranks.
     DeviceFault (*kv_gather_heads)(DeviceStream stream, const void* x, std::size_t n_tokens, std::size_t n_heads,
                                    const std::int32_t* heads, std::size_t n_gathered, std::size_t item_bytes, void* y);
+    // x[token][head][head_dim] = what a sequence has in the pages of tokens [first, first + n_tokens), which are floats.
+    DeviceFault (*kv_collect)(DeviceStream stream, const DeviceKv& from, const DeviceSequences& sequences,
+                              std::size_t sequence, std::size_t first, std::size_t n_tokens, void* x);
     // The first 2 * n_pairs values of each row of head_dim, of 2 or 4 bytes, from the other order of pairs to `to`.
     DeviceFault (*kv_pairing)(DeviceStream stream, const void* x, std::size_t rows, std::size_t head_dim,
                               std::size_t item_bytes, std::size_t n_pairs, RopePairing to, void* y);

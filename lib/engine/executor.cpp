@@ -264,7 +264,7 @@ Status Executor::run_by_layer(const Piece& block, Rows rows, const LogitsFn& on_
                 registers_[index] = carried_[i].data() + begin * width(index);
             }
             rope_first_ = begin;
-            const Piece piece{block.tokens.subspan(begin, count), block.first + begin, block.cache};
+            const Piece piece{block.tokens.subspan(begin, count), block.first + begin, block.cache, block.last};
             const Rows wanted = rows == Rows::last && !last ? Rows::none : rows;
             HETERO_CHECK(place({&piece, 1}, count, wanted));
             if (begin_op == 0) fill_rope(count);

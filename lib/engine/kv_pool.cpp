@@ -164,6 +164,14 @@ std::size_t KvPool::token_stride(std::size_t layer, PartId part) const noexcept 
     return is_latent(layer) ? layers_[layer].query_dim() : head_dim(layer, part);
 }
 
+kv::Header KvPool::header_of(std::size_t layer) const {
+    kv::Header header;
+    header.identity.n_kv_heads = heads(layer);
+    header.identity.head_dim_k = head_dim(layer, PartId::k);
+    header.identity.head_dim_v = head_dim(layer, PartId::v);
+    return header;
+}
+
 std::size_t KvPool::tile_offset(std::size_t layer, PartId part, std::uint32_t head) const noexcept {
     const std::size_t first = part == PartId::k ? k_offset_[layer] : v_offset_[layer];
     const PartFormat* coded = format(layer, part);

@@ -4,9 +4,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 
 #include "base/result.h"
+#include "engine/device/coded_layers.h"
 #include "engine/kv_cache.h"
 #include "engine/queries.h"
 
@@ -26,6 +28,7 @@ public:
         std::span<const std::int32_t> tokens;
         std::uint64_t first = 0;
         KvCache* cache = nullptr;
+        bool last = true;  // no call with later tokens follows before the layers are wanted
     };
     using LogitsFn = std::function<Status(std::size_t index, std::span<const float> logits)>;
     // Called when the K and V of a layer are in the caches, layer by layer in order; an error from it ends the run.
@@ -59,6 +62,9 @@ public:
     virtual Status put(KvCache& /*cache*/, std::size_t /*layer*/, std::uint64_t /*first*/, std::uint64_t /*end*/) {
         return {};
     }
+    // Of a layer of the piece that was handed out last, in the schemes that its device codes layers in; by another
+    // thread, too. Nothing: fetch() it.
+    virtual std::optional<CodedLayer> take_coded(std::size_t /*layer*/) { return {}; }
     // Before the cache goes back to its first n_tokens.
     virtual Status truncating(KvCache& /*cache*/, std::uint64_t /*n_tokens*/) { return {}; }
 };

@@ -238,7 +238,14 @@ private:
     Status stream(engine::Session& session, kv::Header& header, const transport::Endpoint& endpoint,
                   const Delivery& delivery) {
         header.late_logits = options_.logits != "none" || options_.first_token == "prefill";
-        StreamedSource source(header, session, writer_);
+        kv::Header sent = header;
+        const bool codes = session.codes_layers();
+        if (codes) {
+            const Schemes schemes = schemes_of(*delivery.specs, header);
+            sent = with_schemes(std::move(sent), schemes);
+            sent.provenance.push_back(quantize_entry(tool_, schemes));
+        }
+        StreamedSource source(std::move(sent), session, writer_);
         if (!transport::group().is_root()) {
             HETERO_CHECK(compute(session, header, &source));
             stored_ = header;
@@ -248,7 +255,8 @@ private:
         Result<Delivered> delivered = fail(Errc::internal, "nothing was sent");
         const auto send = [&] {
             try {
-                delivered = deliver(tool_, delivery, source, *sink, endpoint, options_.model.threads);
+                delivered =
+                    deliver(tool_, codes ? Delivery{} : delivery, source, *sink, endpoint, options_.model.threads);
             } catch (const std::exception& error) {
                 delivered = fail(Errc::resource, "{}: {}", sink->name(), error.what());
                 sink->abort(delivered.error());
@@ -274,6 +282,15 @@ private:
         HETERO_CHECK(computed);
         if (!delivered) return tl::unexpected<Error>(delivered.error());
         stored_ = delivered->header;
+        if (codes) {
+            report_quantized(tool_, *delivery.specs, stored_, bits_per_value(stored_), source.max_abs_error());
+            const auto exact = [&](kv::PartId part) {
+                return std::equal(header.schemes(part).begin(), header.schemes(part).end(),
+                                  stored_.schemes(part).begin(), stored_.schemes(part).end(), kv::conversion_is_exact);
+            };
+            tool_.report()["conversion"] = exact(kv::PartId::k) && exact(kv::PartId::v) ? "exact" : "lossy";
+            tool_.report()["layers_coded_on_device"] = source.coded_on_device();
+        }
         report_transfer(tool_, endpoint, true, ended_);
         return {};
     }
@@ -436,7 +453,13 @@ Status run_prefill(Tool& tool, const PrefillOptions& options) {
     }
 
     engine::Options how = session_options(options.model, storage, options.chunk_tokens);
-    if (endpoints.outputs.front().is_link()) how.block_tokens = engine::default_block_tokens;
+    if (endpoints.outputs.front().is_link()) {
+        how.block_tokens = engine::default_block_tokens;
+        if (delivery.specs) {
+            const Schemes schemes = schemes_of(*delivery.specs, header);
+            how.hand_out = {schemes.k, schemes.v};
+        }
+    }
     HETERO_TRY(auto session, make_session(tool, options.model, loaded, how, capacity));
     PrefillRun run(tool, options, loaded, std::move(jobs), prefix ? &*prefix : nullptr);
     HETERO_CHECK(run.compute_and_write(*session, header, endpoints.outputs.front(), delivery));

@@ -1,5 +1,7 @@
 #include "streamed_source.h"
 
+#include <algorithm>
+
 namespace hetero::tool {
 
 StreamedSource::StreamedSource(kv::Header header, const engine::Session& session, const GroupWriter& writer)
@@ -33,7 +35,7 @@ Status StreamedSource::sequence_done(std::uint64_t end, bool more) {
     changed_.wait(lock, [&] { return !exporting_; });
     for (std::uint64_t index = taken_; index < ready_; ++index) {
         if (index - taken_ < held_.size()) continue;
-        HETERO_TRY(held_.emplace_back(), session_.export_layer(static_cast<std::uint32_t>(index % n_layers_), end));
+        HETERO_TRY(held_.emplace_back(), take(index, end));
     }
     return failure();
 }
@@ -50,6 +52,15 @@ void StreamedSource::failed(const Error& reason) {
     changed_.notify_all();
 }
 
+Result<kv::Layer> StreamedSource::take(std::uint64_t index, std::uint64_t end) {
+    const auto layer = static_cast<std::uint32_t>(index % n_layers_);
+    if (!session_.codes_layers()) return session_.export_layer(layer, end);
+    HETERO_TRY(engine::CodedLayer coded, session_.export_coded(layer, end));
+    max_abs_error_ = std::max(max_abs_error_, coded.max_abs_error);
+    coded_on_device_ += coded.on_device ? 1 : 0;
+    return std::move(coded.layer);
+}
+
 Result<kv::Layer> StreamedSource::read_layer() {
     Lock lock(mutex_);
     changed_.wait(lock, [&] { return taken_ < ready_ || error_; });
@@ -63,7 +74,7 @@ Result<kv::Layer> StreamedSource::read_layer() {
     exporting_ = true;
     const std::uint64_t end = end_;
     lock.unlock();
-    auto layer = session_.export_layer(static_cast<std::uint32_t>(index % n_layers_), end);
+    auto layer = take(index, end);
     lock.lock();
     exporting_ = false;
     changed_.notify_all();

@@ -14,7 +14,8 @@ namespace hetero::tool {
 
 class StreamedSource final : public kv::Source {
 public:
-    // `header` has the sequences without what comes late. A layer is read from `session` when it is asked for; in a
+    // `header` has the sequences without what comes late, and the schemes of the layers: where the session codes them
+    // (Session::codes_layers), those that it codes to. A layer is read from `session` when it is asked for; in a
     // group, which has to gather it together, when it is complete. All outlive the source.
     StreamedSource(kv::Header header, const engine::Session& session, const GroupWriter& writer);
 
@@ -29,6 +30,11 @@ public:
     // Either thread: it has given up. The other one is told.
     void failed(const Error& reason);
 
+    // When all is read: the largest |decoded - value| of what was coded as it left the session, and how many layers a
+    // device has coded.
+    [[nodiscard]] float max_abs_error() const noexcept { return max_abs_error_; }
+    [[nodiscard]] std::uint64_t coded_on_device() const noexcept { return coded_on_device_; }
+
     // For the thread that reads.
     [[nodiscard]] const kv::Header& header() const noexcept override { return header_; }
     [[nodiscard]] const std::string& name() const noexcept override { return name_; }
@@ -38,6 +44,7 @@ public:
 private:
     using Lock = std::unique_lock<std::mutex>;
     [[nodiscard]] Status failure() const;
+    Result<kv::Layer> take(std::uint64_t index, std::uint64_t end);
 
     kv::Header header_;
     const engine::Session& session_;
@@ -52,6 +59,9 @@ private:
     std::uint64_t end_ = 0;       // tokens of the sequence in work
     std::deque<kv::Layer> held_;  // the next ones to be read, where they are no more in the session
     bool exporting_ = false;      // the reader copies out of the session
+    // Of the thread that copies out of it.
+    float max_abs_error_ = 0;
+    std::uint64_t coded_on_device_ = 0;
     std::optional<kv::Header> complete_;
     std::optional<Error> error_;
 };

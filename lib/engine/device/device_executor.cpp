@@ -182,6 +182,7 @@ DeviceExecutor::Memory DeviceExecutor::bytes_needed(const Setup& setup) {
     memory.work = arrange(values_of(setup), setup.exec).bytes + spare_bytes +
                   setup.block_tokens * bytes_per_block_token(program) +
                   Batch::of(most_in_flight(setup), setup.sequences, setup.capacity).bytes;
+    if (setup.codes()) memory.work += CodedLayers::bytes_needed(setup.coding());
     for (const model::RopeConfig& rope : program.ropes)
         memory.work += rope.rotary_dim * (sizeof(double) + most_in_flight(setup) * sizeof(float));
     return memory;
@@ -293,6 +294,9 @@ Status DeviceExecutor::start() {
     HETERO_TRY(logits_host_, take_pinned(ops_, device, std::max<std::size_t>(logits, 1)));
     in_flight_.reserve(setup_.kv->pages());
     HETERO_TRY(tails_, DeviceTails::create(setup_.device, *setup_.kv, setup_.sequences));
+    if (setup_.codes()) {
+        HETERO_TRY(coded_, CodedLayers::create(setup_.coding()));
+    }
     return {};
 }
 

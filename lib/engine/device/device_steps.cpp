@@ -36,6 +36,7 @@ Status DeviceExecutor::begin_step(std::span<const Piece> pieces, Phase phase, bo
     HETERO_CHECK(check(ops_.wait(stream_.get(), put_.get())));  // before a page is copied
     batch_ = Batch::of(n_tokens, pieces.size(), end);
     slot_layer_ = {-1, -1};
+    if (coded_ != nullptr) coded_->forget();
     rounded_ = false;
     in_flight_.clear();
     auto* ids = in<std::int32_t>(batch_host_, 0);
@@ -65,7 +66,7 @@ Status DeviceExecutor::begin_step(std::span<const Piece> pieces, Phase phase, bo
         std::sort(in_flight_.begin(), in_flight_.end());
         in_flight_.erase(std::unique(in_flight_.begin(), in_flight_.end()), in_flight_.end());
     }
-    if (hands_out || !pages_->all_on_device()) pages_->lock(in_flight_);
+    if ((hands_out && coded_ == nullptr) || !pages_->all_on_device()) pages_->lock(in_flight_);
     return check(ops_.copy(stream_.get(), batch_device_.get(), batch_host_.get(), batch_.bytes));
 }
 
@@ -293,23 +294,25 @@ Status DeviceExecutor::finish() {
     return check_faults();
 }
 
-// Begins to bring K and V of a layer to the pool's memory, and gives those of the layer before it to whom they are for:
-// the device computes on meanwhile.
+// Begins to bring K and V of a layer to the pool's memory, or codes of them to a buffer, and gives those of the layer
+// before it to whom they are for: the device computes on meanwhile.
 Status DeviceExecutor::hand_out(std::uint32_t layer, const Chunk& chunk) {
     const Piece& piece = chunk.pieces.front();
     const std::uint64_t end = piece.first + piece.tokens.size();
     HETERO_CHECK(check(ops_.record(computed_.get(), stream_.get())));
     HETERO_CHECK(check(ops_.wait(copies_.get(), computed_.get())));
-    const std::size_t held = piece.cache->in_memory(layer) / KvPool::page_tokens;
-    HETERO_CHECK(pages_->to_host(copies_.get(), layer, piece.cache->pages().subspan(held)));
-    HETERO_CHECK(tails_->fetch(copies_.get(), *piece.cache, layer));
+    if (coded_ == nullptr) {
+        HETERO_CHECK(bring_to_host(*piece.cache, layer, end));
+    } else if (piece.last) {
+        HETERO_CHECK(coded_->begin(copies_.get(), *pages_, sequences(0, 0), layer, end));
+    }
     const std::size_t faults = 2 * layer * sizeof(unsigned long long);
     HETERO_CHECK(check(
         ops_.copy(copies_.get(), faults_host_.get() + faults, faults_.get() + faults, 2 * sizeof(unsigned long long))));
     HETERO_CHECK(check(ops_.record(handed_[layer].get(), copies_.get())));
     hand_to_ = chunk.on_layer;
     HETERO_CHECK(deliver());
-    handing_.push_back({layer, piece.cache, end});
+    handing_.push_back({layer, piece.cache, end, piece.last});
     return {};
 }
 
@@ -319,11 +322,28 @@ Status DeviceExecutor::deliver() {
         handing_.pop_front();
         HETERO_CHECK(check(ops_.synchronize_event(handed_[one.layer].get())));
         HETERO_CHECK(kv_fault(one.layer));
-        tails_->fetched(*one.cache, one.layer);
-        one.cache->set_in_memory(one.layer, one.end);
+        if (coded_ == nullptr) {
+            arrived(*one.cache, one.layer, one.end);
+        } else if (one.whole) {
+            HETERO_TRY(const bool coded, coded_->finish(one.layer));
+            if (!coded) HETERO_CHECK(fetch(*one.cache, one.layer, 0, one.end));  // its codec says why, here
+        }
         HETERO_CHECK((*hand_to_)(one.layer));
     }
     return {};
+}
+
+// Of a layer's pages what the pool's memory lacks; when the stream has passed that, arrived().
+Status DeviceExecutor::bring_to_host(KvCache& cache, std::size_t layer, std::uint64_t end) {
+    const std::size_t held = cache.in_memory(layer) / KvPool::page_tokens;
+    HETERO_CHECK(
+        pages_->to_host(copies_.get(), layer, cache.pages().subspan(held, KvPool::pages_for(end) - held)));
+    return tails_->fetch(copies_.get(), cache, layer);
+}
+
+void DeviceExecutor::arrived(KvCache& cache, std::size_t layer, std::uint64_t end) const {
+    tails_->fetched(cache, layer);
+    cache.set_in_memory(layer, end);
 }
 
 // Brings what a layer keeps in the host's memory to its slot, which the layer two before it has left.
@@ -337,13 +357,9 @@ Status DeviceExecutor::prefetch(std::size_t layer) {
 
 Status DeviceExecutor::fetch(KvCache& cache, std::size_t layer, std::uint64_t /*first*/, std::uint64_t end) {
     if (cache.in_memory(layer) >= end) return {};
-    const std::size_t held = cache.in_memory(layer) / KvPool::page_tokens;
-    const std::size_t last = KvPool::pages_for(end);
-    HETERO_CHECK(pages_->to_host(copies_.get(), layer, cache.pages().subspan(held, last - held)));
-    HETERO_CHECK(tails_->fetch(copies_.get(), cache, layer));
+    HETERO_CHECK(bring_to_host(cache, layer, end));
     HETERO_CHECK(check(ops_.synchronize(copies_.get())));
-    tails_->fetched(cache, layer);
-    cache.set_in_memory(layer, end);
+    arrived(cache, layer, end);
     return {};
 }
 

@@ -1,0 +1,221 @@
+#include "engine/device/coded_layers.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "engine/device/state_converter.h"
+#include "quant/codec.h"
+
+namespace hetero::engine {
+
+using kv::PartId;
+
+namespace {
+
+constexpr std::size_t alignment = 256;
+constexpr std::size_t piece_bytes = std::size_t{8} << 20, most_piece_bytes = std::size_t{64} << 20;  // of values
+constexpr std::array parts = {PartId::k, PartId::v};
+
+std::size_t aligned(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
+
+// A part of a layer: in which codec, and how it is worked on.
+struct PartWork {
+    kv::Header header;
+    const kv::Scheme& scheme;
+    const quant::Codec& codec;
+    std::size_t heads, dim, row_bytes;  // bytes of a token's values
+    std::uint64_t step, piece;          // tokens of a group; of a piece
+
+    PartWork(const KvPool& pool, const LayerSchemes& schemes, std::size_t layer, PartId part)
+        : header(pool.header_of(layer)),
+          scheme(schemes.of(layer, part)),
+          codec(*quant::find_codec(scheme.codec)),
+          heads(pool.heads(layer)),
+          dim(pool.head_dim(layer, part)),
+          row_bytes(kernels::dtype_bytes(pool.dtype(), heads * dim)),
+          step(codec.token_step(scheme.params)),
+          piece(std::max<std::uint64_t>(piece_bytes / row_bytes / std::max<std::uint64_t>(step, 1), 1) * step) {}
+
+    [[nodiscard]] quant::Shape shape(std::uint64_t tokens) const {
+        return {tokens, static_cast<std::uint32_t>(heads), static_cast<std::uint32_t>(dim)};
+    }
+    [[nodiscard]] quant::EncodedBytes bytes(std::uint64_t tokens) const {
+        return codec.bytes(scheme.params, shape(tokens));
+    }
+    // Of the arrays, in the order of kv::part_arrays, for a layer of `tokens`.
+    [[nodiscard]] std::array<std::size_t, std::size(kv::part_arrays)> array_bytes(std::uint64_t tokens) const {
+        const kv::KeptRows rows = kv::kept_rows(scheme, tokens);
+        const quant::EncodedBytes middle = bytes(rows.middle);
+        return {middle.values, middle.scale, middle.zero, rows.sinks * row_bytes, rows.tail * row_bytes};
+    }
+    [[nodiscard]] std::size_t slot_bytes(std::uint64_t tokens) const {
+        std::size_t sum = 0;
+        for (const std::size_t one : array_bytes(tokens)) sum += aligned(one);
+        return sum;
+    }
+};
+
+}  // namespace
+
+// Of K and V, on the device and at the beginning of a slot.
+struct CodedLayers::Found {
+    unsigned long long place[2] = {~0ULL, ~0ULL};
+    float error[2] = {0, 0};
+};
+
+CodedLayers::CodedLayers(const Setup& setup) : setup_(setup), coded_(setup.pool->layers()) {
+    for (std::size_t layer = 0; layer < coded_.size(); ++layer)
+        for (const PartId part : parts) {
+            const PartWork work(*setup.pool, setup.schemes, layer, part);
+            const std::uint64_t tokens = std::min(work.piece, setup.capacity);
+            const quant::EncodedBytes codes = work.bytes(tokens);
+            values_bytes_ = std::max(values_bytes_, aligned(tokens * work.row_bytes));
+            codes_bytes_ = std::max(codes_bytes_, aligned(codes.values));
+            scale_bytes_ = std::max(scale_bytes_, aligned(codes.scale));
+        }
+}
+
+bool CodedLayers::possible(const Setup& setup) {
+    const KvPool& pool = *setup.pool;
+    if (setup.schemes.k.size() != pool.layers() || setup.schemes.v.size() != pool.layers()) return false;
+    for (std::size_t layer = 0; layer < pool.layers(); ++layer)
+        for (const PartId part : parts) {
+            const kv::Scheme& scheme = setup.schemes.of(layer, part);
+            if (pool.format(layer, part) != nullptr || quant::find_codec(scheme.codec) == nullptr) return false;
+            if (scheme.codec == kernels::dtype_info(pool.dtype()).name) continue;
+            const PartWork work(pool, setup.schemes, layer, part);
+            if (!device_codec(scheme, pool.head_dim(layer, part)) || scheme.source_dtype != pool.dtype() ||
+                work.step * work.row_bytes > most_piece_bytes)
+                return false;
+        }
+    return true;
+}
+
+std::uint64_t CodedLayers::bytes_needed(const Setup& setup) {
+    const CodedLayers sizes(setup);
+    return alignment + sizes.values_bytes_ + sizes.codes_bytes_ + 2 * sizes.scale_bytes_;
+}
+
+Result<std::unique_ptr<CodedLayers>> CodedLayers::create(const Setup& setup) {
+    std::unique_ptr<CodedLayers> made(new CodedLayers(setup));
+    std::size_t slot_bytes = 0;
+    for (std::size_t layer = 0; layer < made->coded_.size(); ++layer) {
+        std::size_t both = alignment;
+        for (const PartId part : parts)
+            both += PartWork(*setup.pool, setup.schemes, layer, part).slot_bytes(setup.capacity);
+        slot_bytes = std::max(slot_bytes, both);
+    }
+    const kernels::DeviceOps& ops = *setup.device.ops;
+    HETERO_TRY(made->device_, take_device(ops, setup.device.index, bytes_needed(setup)));
+    for (Slot& slot : made->slots_) {
+        HETERO_TRY(slot.host, take_pinned(ops, setup.device.index, slot_bytes));
+    }
+    return made;
+}
+
+Status CodedLayers::begin(kernels::DeviceStream stream, const DevicePages& pages,
+                          const kernels::DeviceSequences& sequences, std::size_t layer, std::uint64_t end) {
+    const kernels::DeviceOps& ops = *setup_.device.ops;
+    Slot& slot = slots_[layer % 2];
+    slot.end = end;
+    slot.first = setup_.shapes.empty() ? 0 : setup_.shapes[layer].first_token(end);
+    coded_[layer].reset();
+    HETERO_CHECK(check(ops.fill(stream, device_.get(), 0xFF, sizeof Found::place)));
+    HETERO_CHECK(check(ops.fill(stream, device_.get() + offsetof(Found, error), 0, sizeof Found::error)));
+    for (const PartId part : parts) HETERO_CHECK(code_part(stream, pages, sequences, layer, part));
+    return check(ops.copy(stream, slot.host.get(), device_.get(), sizeof(Found)));
+}
+
+Status CodedLayers::code_part(kernels::DeviceStream stream, const DevicePages& pages,
+                              const kernels::DeviceSequences& sequences, std::size_t layer, PartId part) {
+    const kernels::DeviceOps& ops = *setup_.device.ops;
+    const Slot& slot = slots_[layer % 2];
+    const PartWork work(*setup_.pool, setup_.schemes, layer, part);
+    const std::uint64_t n_tokens = slot.end - slot.first;
+    const kv::KeptRows rows = kv::kept_rows(work.scheme, n_tokens);
+    const kernels::DeviceKv from = pages.part(layer, part);
+
+    std::byte* host = slot.host.get() + alignment;
+    if (part == PartId::v)
+        host += PartWork(*setup_.pool, setup_.schemes, layer, PartId::k).slot_bytes(n_tokens);
+    std::array<std::byte*, std::size(kv::part_arrays)> to;
+    const auto sizes = work.array_bytes(n_tokens);
+    for (std::size_t i = 0; i < to.size(); host += aligned(sizes[i++])) to[i] = host;
+
+    std::byte* const values = device_.get() + alignment;
+    const kernels::DeviceCodes codes{reinterpret_cast<std::uint8_t*>(values + values_bytes_),
+                                     reinterpret_cast<std::uint16_t*>(values + values_bytes_ + codes_bytes_),
+                                     work.scheme.params.symmetric
+                                         ? nullptr
+                                         : reinterpret_cast<std::uint16_t*>(values + values_bytes_ + codes_bytes_ +
+                                                                            scale_bytes_)};
+    const auto collect = [&](std::uint64_t first, std::uint64_t n) {
+        return check(ops.kv_collect(stream, from, sequences, 0, slot.first + first, n, values));
+    };
+    const auto keep = [&](std::uint64_t first, std::uint64_t n, std::byte* out) -> Status {
+        for (std::uint64_t at = 0; at < n; at += work.piece) {
+            const std::uint64_t count = std::min(work.piece, n - at);
+            HETERO_CHECK(collect(first + at, count));
+            HETERO_CHECK(check(ops.copy(stream, out + at * work.row_bytes, values, count * work.row_bytes)));
+        }
+        return {};
+    };
+    HETERO_CHECK(keep(0, rows.sinks, to[3]));
+    HETERO_CHECK(keep(rows.sinks + rows.middle, rows.tail, to[4]));
+    if (!work.codec.quantized()) return keep(0, rows.middle, to[0]);
+
+    const kernels::DeviceCodec codec = *device_codec(work.scheme, static_cast<std::uint32_t>(work.dim));
+    auto* found = reinterpret_cast<Found*>(device_.get());
+    const auto index = static_cast<std::size_t>(part);
+    for (std::uint64_t at = 0; at < rows.middle; at += work.piece) {
+        const std::uint64_t n = std::min(work.piece, rows.middle - at);
+        const kernels::DType type = setup_.pool->dtype();
+        HETERO_CHECK(collect(rows.sinks + at, n));
+        HETERO_CHECK(check(ops.kv_quantize(stream, codec, type, values, n, work.heads, work.dim, codes,
+                                           &found->place[index])));
+        HETERO_CHECK(check(ops.kv_error(stream, codec, {codes.codes, codes.scale, codes.zero}, n, work.heads, work.dim,
+                                        type, values, &found->error[index])));
+        const auto range = quant::encoded_range(work.codec, work.scheme.params, work.shape(rows.middle), at, n);
+        HETERO_CHECK(check(ops.copy(stream, to[0] + range.begin.values, codes.codes, range.size.values)));
+        HETERO_CHECK(check(ops.copy(stream, to[1] + range.begin.scale, codes.scale, range.size.scale)));
+        if (codes.zero != nullptr)
+            HETERO_CHECK(check(ops.copy(stream, to[2] + range.begin.zero, codes.zero, range.size.zero)));
+    }
+    return {};
+}
+
+Result<bool> CodedLayers::finish(std::size_t layer) {
+    const Slot& slot = slots_[layer % 2];
+    Found found;
+    std::memcpy(&found, slot.host.get(), sizeof found);
+    if (found.place[0] != Found{}.place[0] || found.place[1] != Found{}.place[1]) return false;
+    CodedLayer coded;
+    coded.on_device = true;
+    coded.max_abs_error = std::max(found.error[0], found.error[1]);
+    const std::byte* from = slot.host.get() + alignment;
+    for (const PartId id : parts) {
+        const PartWork work(*setup_.pool, setup_.schemes, layer, id);
+        kv::Part& part = coded.layer.part(id);
+        HETERO_TRY(part, kv::allocate_part(work.header, work.scheme, slot.end - slot.first, id));
+        for (const auto array : kv::part_arrays) {
+            std::vector<std::byte>& bytes = (part.*array).bytes;
+            std::memcpy(bytes.data(), from, bytes.size());
+            from += aligned(bytes.size());
+        }
+    }
+    coded_[layer] = std::move(coded);
+    return true;
+}
+
+std::optional<CodedLayer> CodedLayers::take(std::size_t layer) {
+    std::optional<CodedLayer> taken = std::move(coded_[layer]);
+    coded_[layer].reset();
+    return taken;
+}
+
+void CodedLayers::forget() {
+    for (auto& one : coded_) one.reset();
+}
+
+}  // namespace hetero::engine

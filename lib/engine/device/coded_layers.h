@@ -1,0 +1,79 @@
+// Layers that leave a device in the codes of other schemes than they stay in: K and V of a layer's tokens are taken out
+// of the pages and coded there, piece by piece, and the codes go to one of two page-locked buffers, beside the compute.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/result.h"
+#include "engine/device/device.h"
+#include "engine/device/handles.h"
+#include "engine/device/pages.h"
+#include "kernels/api/device.h"
+#include "kv/state.h"
+
+namespace hetero::engine {
+
+// How layers leave: of K and V, [layer].
+struct LayerSchemes {
+    std::vector<kv::Scheme> k, v;
+    [[nodiscard]] const kv::Scheme& of(std::size_t layer, kv::PartId part) const {
+        return (part == kv::PartId::k ? k : v)[layer];
+    }
+    [[nodiscard]] bool empty() const noexcept { return k.empty(); }
+};
+
+// A layer of a state, the largest |decoded - value| of it, and where that was done.
+struct CodedLayer {
+    kv::Layer layer;
+    float max_abs_error = 0;
+    bool on_device = false;
+};
+
+class CodedLayers {
+public:
+    struct Setup {
+        Device device;
+        std::shared_ptr<const KvPool> pool;
+        LayerSchemes schemes;
+        std::vector<kv::LayerShape> shapes;  // [layer]; empty: all gqa
+        std::uint64_t capacity = 0;          // tokens
+    };
+    // Whether the pages are floats, and the device has a kernel for each of the schemes.
+    [[nodiscard]] static bool possible(const Setup& setup);
+    [[nodiscard]] static std::uint64_t bytes_needed(const Setup& setup);  // of the device's memory
+
+    // possible(setup). Errors: resource.
+    static Result<std::unique_ptr<CodedLayers>> create(const Setup& setup);
+
+    // Puts the work of a layer of `end` tokens into the stream, whose pages are those of the first of the sequences.
+    // Between two that have the same layer % 2, finish() has to be called.
+    Status begin(kernels::DeviceStream stream, const DevicePages& pages, const kernels::DeviceSequences& sequences,
+                 std::size_t layer, std::uint64_t end);
+    // When the stream has passed that: the layer is there to be taken. False: a value has no code.
+    Result<bool> finish(std::size_t layer);
+    // By another thread, too; nothing: it was not coded, or has been taken.
+    [[nodiscard]] std::optional<CodedLayer> take(std::size_t layer);
+    void forget();  // what was not taken
+
+private:
+    struct Plan;  // where the arrays of a part lie in a buffer
+    struct Found;
+    explicit CodedLayers(const Setup& setup);
+    Status code_part(kernels::DeviceStream stream, const DevicePages& pages, const kernels::DeviceSequences& sequences,
+                     std::size_t layer, kv::PartId part);
+
+    Setup setup_;
+    std::size_t values_bytes_ = 0, codes_bytes_ = 0, scale_bytes_ = 0;  // of a piece, on the device
+    DeviceBytes device_;                                                // found, values, codes, scales, zeros
+    struct Slot {
+        PinnedBytes host;  // found, then the arrays of K and V
+        std::uint64_t first = 0, end = 0;
+    };
+    std::array<Slot, 2> slots_;                     // layer % 2
+    std::vector<std::optional<CodedLayer>> coded_;  // [layer]
+};
+
+}  // namespace hetero::engine

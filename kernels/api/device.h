@@ -396,6 +396,8 @@ struct DeviceOps {
     // y[token][i] = x[token][heads[i]], for another division of the heads among ranks.
     DeviceFault (*kv_gather_heads)(DeviceStream stream, const void* x, std::size_t n_tokens, std::size_t n_heads,
                                    const std::int32_t* heads, std::size_t n_gathered, std::size_t item_bytes, void* y);
+    // *crc = CRC-32C of the bytes (base/hash.h).
+    DeviceFault (*crc32c)(DeviceStream stream, const void* data, std::size_t bytes, std::uint32_t* crc);
     // x[token][head][head_dim] = what a sequence has in the pages of tokens [first, first + n_tokens), which are floats.
     DeviceFault (*kv_collect)(DeviceStream stream, const DeviceKv& from, const DeviceSequences& sequences,
                               std::size_t sequence, std::size_t first, std::size_t n_tokens, void* x);

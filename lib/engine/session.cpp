@@ -143,7 +143,8 @@ struct Session::Core {
                                     capacity,
                                     on_weights,
                                     options.hand_out,
-                                    layer_shapes(*model)};
+                                    layer_shapes(*model),
+                                    options.layers_stay};
         codes_layers = setup.codes();
         HETERO_TRY(runner, DeviceExecutor::create(setup));
         options.on_weights = {};  // its captures need not live on

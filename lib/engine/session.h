@@ -43,6 +43,7 @@ struct Options {
     Device device = {};                        // that computes
     KvTiers kv_tiers = {};                     // where K and V stay, of a device
     LayerSchemes hand_out = {};                // what a device codes observed layers to: see codes_layers()
+    bool layers_stay = false;                  // there, until they are sent: CodedLayer::remote
     WeightsProgressFn on_weights = {};         // while weights are copied to a device
 };
 

@@ -41,6 +41,11 @@ public:
         first_.reset();
         return {};
     }
+    Result<std::shared_ptr<const kv::RemoteLayer>> read_remote() override {
+        if (!began_) began_ = Clock::now();
+        if (first_) return nullptr;
+        return inner_.read_remote();
+    }
     Status finish() override { return inner_.finish(); }
 
 private:

@@ -71,6 +71,8 @@ int main(int argc, char** argv) {
     table.text("-o,--output", "KV", &options.output, "the state: a file, - (stdout), mpi:RANK or mpi-port:FILE")
         .completion = Completion::file;
     add_delivery_options(table, options.delivery);
+    table.flag("--staged", &options.staged, "send from the host's memory, even where MPI sends from a GPU's").setting =
+        true;
     table.choice("--logits", &options.logits, {"none", "last", "all"},
                  "keep logits: of the last position in the state, of all in --logits-out");
     table.text("--logits-out", "FILE", &options.logits_out, "with --logits all: a NumPy file, float32 [token][vocab]")

@@ -239,7 +239,7 @@ private:
                   const Delivery& delivery) {
         header.late_logits = options_.logits != "none" || options_.first_token == "prefill";
         kv::Header sent = header;
-        const bool codes = session.codes_layers();
+        const bool codes = session.codes_layers() && delivery.specs;
         if (codes) {
             const Schemes schemes = schemes_of(*delivery.specs, header);
             sent = with_schemes(std::move(sent), schemes);
@@ -292,6 +292,10 @@ private:
             tool_.report()["layers_coded_on_device"] = source.coded_on_device();
         }
         report_transfer(tool_, endpoint, true, ended_);
+        if (session.device() == "cpu") return {};
+        Json& transfer = tool_.report()["transfer"];
+        transfer["path"] = source.read_on_device() != 0 ? "device" : "staged";
+        transfer["layers_from_device"] = source.read_on_device();
         return {};
     }
 
@@ -455,8 +459,9 @@ Status run_prefill(Tool& tool, const PrefillOptions& options) {
     engine::Options how = session_options(options.model, storage, options.chunk_tokens);
     if (endpoints.outputs.front().is_link()) {
         how.block_tokens = engine::default_block_tokens;
-        if (delivery.specs) {
-            const Schemes schemes = schemes_of(*delivery.specs, header);
+        how.layers_stay = !options.staged && transport::reads_device_memory(endpoints.outputs.front());
+        if (delivery.specs || (how.layers_stay && !delivery.automatic)) {
+            const Schemes schemes = delivery.specs ? schemes_of(*delivery.specs, header) : schemes_of(header);
             how.hand_out = {schemes.k, schemes.v};
         }
     }

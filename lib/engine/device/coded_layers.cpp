@@ -1,8 +1,8 @@
 #include "engine/device/coded_layers.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
-#include <new>
 
 #include "engine/device/state_converter.h"
 #include "quant/codec.h"
@@ -15,6 +15,8 @@ namespace {
 
 constexpr std::size_t alignment = 256;
 constexpr std::size_t piece_bytes = std::size_t{8} << 20, most_piece_bytes = std::size_t{64} << 20;  // of values
+constexpr std::size_t n_buffers = 4;  // of layers that stay on the device: two are made while two are sent
+constexpr std::size_t crcs_at_once = 4096;
 constexpr std::array parts = {PartId::k, PartId::v};
 
 std::size_t aligned(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
@@ -64,6 +66,64 @@ struct CodedLayers::Found {
     float error[2] = {0, 0};
 };
 
+struct CodedLayers::Buffer {
+    DeviceBytes bytes;  // the arrays of K and V
+    DeviceBytes crcs;   // crcs_at_once
+    Stream stream;      // of whoever holds the layer
+};
+
+// The buffer is the layer's as long as somebody holds the layer.
+class CodedLayers::OnDevice final : public kv::RemoteLayer {
+public:
+    OnDevice(const Device& device, std::shared_ptr<Buffer> buffer) : device_(device), buffer_(std::move(buffer)) {}
+
+    struct Place {
+        std::size_t begin = 0, bytes = 0;
+    };
+    std::array<std::array<Place, std::size(kv::part_arrays)>, 2> places;
+    kv::Header header;
+    std::array<kv::Scheme, 2> schemes;
+    std::uint64_t n_tokens = 0;
+
+    [[nodiscard]] std::span<const std::byte> bytes(PartId part, std::size_t array) const override {
+        const Place& at = places[static_cast<std::size_t>(part)][array];
+        return {buffer_->bytes.get() + at.begin, at.bytes};
+    }
+    Status checksums(std::span<const std::span<const std::byte>> pieces,
+                     std::span<std::uint32_t> crcs) const override {
+        const kernels::DeviceOps& ops = *device_.ops;
+        kernels::DeviceStream stream = buffer_->stream.get();
+        auto* there = reinterpret_cast<std::uint32_t*>(buffer_->crcs.get());
+        for (std::size_t begin = 0; begin < pieces.size(); begin += crcs_at_once) {
+            const std::size_t n = std::min(crcs_at_once, pieces.size() - begin);
+            for (std::size_t i = 0; i < n; ++i)
+                HETERO_CHECK(
+                    check(ops.crc32c(stream, pieces[begin + i].data(), pieces[begin + i].size(), there + i)));
+            HETERO_CHECK(check(ops.copy(stream, crcs.data() + begin, there, n * sizeof(std::uint32_t))));
+            HETERO_CHECK(check(ops.synchronize(stream)));
+        }
+        return {};
+    }
+    Status read(std::span<const std::byte> there, std::span<std::byte> here) const override {
+        HETERO_CHECK(check(device_.ops->copy(buffer_->stream.get(), here.data(), there.data(), here.size())));
+        return check(device_.ops->synchronize(buffer_->stream.get()));
+    }
+    Result<kv::Layer> fetch() const override {
+        kv::Layer layer;
+        for (const PartId id : parts) {
+            kv::Part& part = layer.part(id);
+            HETERO_TRY(part, kv::allocate_part(header, schemes[static_cast<std::size_t>(id)], n_tokens, id));
+            for (std::size_t i = 0; i < std::size(kv::part_arrays); ++i)
+                HETERO_CHECK(read(bytes(id, i), (part.*kv::part_arrays[i]).bytes));
+        }
+        return layer;
+    }
+
+private:
+    Device device_;
+    std::shared_ptr<Buffer> buffer_;
+};
+
 CodedLayers::CodedLayers(const Setup& setup) : setup_(setup), coded_(setup.pool->layers()) {
     for (std::size_t layer = 0; layer < coded_.size(); ++layer)
         for (const PartId part : parts) {
@@ -94,22 +154,44 @@ bool CodedLayers::possible(const Setup& setup) {
 
 std::uint64_t CodedLayers::bytes_needed(const Setup& setup) {
     const CodedLayers sizes(setup);
-    return alignment + sizes.values_bytes_ + sizes.codes_bytes_ + 2 * sizes.scale_bytes_;
+    return alignment + sizes.values_bytes_ + sizes.codes_bytes_ + 2 * sizes.scale_bytes_ +
+           (setup.stay ? n_buffers * (sizes.layer_bytes() + crcs_at_once * sizeof(std::uint32_t)) : 0);
+}
+
+std::size_t CodedLayers::layer_bytes() const {
+    std::size_t most = 0;
+    for (std::size_t layer = 0; layer < coded_.size(); ++layer) {
+        std::size_t both = 0;
+        for (const PartId part : parts)
+            both += PartWork(*setup_.pool, setup_.schemes, layer, part).slot_bytes(setup_.capacity);
+        most = std::max(most, both);
+    }
+    return most;
+}
+
+std::shared_ptr<CodedLayers::Buffer> CodedLayers::free_buffer() const {
+    for (const std::shared_ptr<Buffer>& buffer : buffers_) {
+        if (buffer.use_count() != 1) continue;
+        std::atomic_thread_fence(std::memory_order_acquire);  // what its last holder did is done
+        return buffer;
+    }
+    return nullptr;
 }
 
 Result<std::unique_ptr<CodedLayers>> CodedLayers::create(const Setup& setup) {
     std::unique_ptr<CodedLayers> made(new CodedLayers(setup));
-    std::size_t slot_bytes = 0;
-    for (std::size_t layer = 0; layer < made->coded_.size(); ++layer) {
-        std::size_t both = alignment;
-        for (const PartId part : parts)
-            both += PartWork(*setup.pool, setup.schemes, layer, part).slot_bytes(setup.capacity);
-        slot_bytes = std::max(slot_bytes, both);
-    }
     const kernels::DeviceOps& ops = *setup.device.ops;
-    HETERO_TRY(made->device_, take_device(ops, setup.device.index, bytes_needed(setup)));
+    HETERO_TRY(made->device_, take_device(ops, setup.device.index, alignment + made->values_bytes_ + made->codes_bytes_ +
+                                                             2 * made->scale_bytes_));
     for (Slot& slot : made->slots_) {
-        HETERO_TRY(slot.host, take_pinned(ops, setup.device.index, slot_bytes));
+        HETERO_TRY(slot.host, take_pinned(ops, setup.device.index, alignment + made->layer_bytes()));
+    }
+    for (std::size_t i = 0; setup.stay && i < n_buffers; ++i) {
+        const auto buffer = std::make_shared<Buffer>();
+        HETERO_TRY(buffer->bytes, take_device(ops, setup.device.index, made->layer_bytes()));
+        HETERO_TRY(buffer->crcs, take_device(ops, setup.device.index, crcs_at_once * sizeof(std::uint32_t)));
+        HETERO_TRY(buffer->stream, make_stream(ops, setup.device.index));
+        made->buffers_.push_back(buffer);
     }
     return made;
 }
@@ -121,6 +203,8 @@ Status CodedLayers::begin(kernels::DeviceStream stream, const DevicePages& pages
     slot.end = end;
     slot.first = setup_.shapes.empty() ? 0 : setup_.shapes[layer].first_token(end);
     coded_[layer].reset();
+    slot.buffer = nullptr;
+    slot.buffer = free_buffer();
     HETERO_CHECK(check(ops.fill(stream, device_.get(), 0xFF, sizeof Found::place)));
     HETERO_CHECK(check(ops.fill(stream, device_.get() + offsetof(Found, error), 0, sizeof Found::error)));
     for (const PartId part : parts) HETERO_CHECK(code_part(stream, pages, sequences, layer, part));
@@ -136,12 +220,12 @@ Status CodedLayers::code_part(kernels::DeviceStream stream, const DevicePages& p
     const kv::KeptRows rows = kv::kept_rows(work.scheme, n_tokens);
     const kernels::DeviceKv from = pages.part(layer, part);
 
-    std::byte* host = slot.host.get() + alignment;
+    std::byte* out = slot.buffer != nullptr ? slot.buffer->bytes.get() : slot.host.get() + alignment;
     if (part == PartId::v)
-        host += PartWork(*setup_.pool, setup_.schemes, layer, PartId::k).slot_bytes(n_tokens);
+        out += PartWork(*setup_.pool, setup_.schemes, layer, PartId::k).slot_bytes(n_tokens);
     std::array<std::byte*, std::size(kv::part_arrays)> to;
     const auto sizes = work.array_bytes(n_tokens);
-    for (std::size_t i = 0; i < to.size(); host += aligned(sizes[i++])) to[i] = host;
+    for (std::size_t i = 0; i < to.size(); out += aligned(sizes[i++])) to[i] = out;
 
     std::byte* const values = device_.get() + alignment;
     const kernels::DeviceCodes codes{reinterpret_cast<std::uint8_t*>(values + values_bytes_),
@@ -153,11 +237,11 @@ Status CodedLayers::code_part(kernels::DeviceStream stream, const DevicePages& p
     const auto collect = [&](std::uint64_t first, std::uint64_t n) {
         return check(ops.kv_collect(stream, from, sequences, 0, slot.first + first, n, values));
     };
-    const auto keep = [&](std::uint64_t first, std::uint64_t n, std::byte* out) -> Status {
+    const auto keep = [&](std::uint64_t first, std::uint64_t n, std::byte* kept) -> Status {
         for (std::uint64_t at = 0; at < n; at += work.piece) {
             const std::uint64_t count = std::min(work.piece, n - at);
             HETERO_CHECK(collect(first + at, count));
-            HETERO_CHECK(check(ops.copy(stream, out + at * work.row_bytes, values, count * work.row_bytes)));
+            HETERO_CHECK(check(ops.copy(stream, kept + at * work.row_bytes, values, count * work.row_bytes)));
         }
         return {};
     };
@@ -186,24 +270,38 @@ Status CodedLayers::code_part(kernels::DeviceStream stream, const DevicePages& p
 }
 
 Result<bool> CodedLayers::finish(std::size_t layer) {
-    const Slot& slot = slots_[layer % 2];
+    Slot& slot = slots_[layer % 2];
+    const std::shared_ptr<Buffer> buffer = std::move(slot.buffer);
     Found found;
     std::memcpy(&found, slot.host.get(), sizeof found);
     if (found.place[0] != Found{}.place[0] || found.place[1] != Found{}.place[1]) return false;
     CodedLayer coded;
     coded.on_device = true;
     coded.max_abs_error = std::max(found.error[0], found.error[1]);
-    const std::byte* from = slot.host.get() + alignment;
+    const std::uint64_t n_tokens = slot.end - slot.first;
+    std::shared_ptr<OnDevice> remote;
+    if (buffer != nullptr) remote = std::make_shared<OnDevice>(setup_.device, buffer);
+    std::size_t at = 0;
     for (const PartId id : parts) {
         const PartWork work(*setup_.pool, setup_.schemes, layer, id);
+        const auto sizes = work.array_bytes(n_tokens);
         kv::Part& part = coded.layer.part(id);
-        HETERO_TRY(part, kv::allocate_part(work.header, work.scheme, slot.end - slot.first, id));
-        for (const auto array : kv::part_arrays) {
-            std::vector<std::byte>& bytes = (part.*array).bytes;
-            std::memcpy(bytes.data(), from, bytes.size());
-            from += aligned(bytes.size());
+        if (remote == nullptr) {
+            HETERO_TRY(part, kv::allocate_part(work.header, work.scheme, n_tokens, id));
+        } else {
+            remote->header = work.header;
+            remote->n_tokens = n_tokens;
+            remote->schemes[static_cast<std::size_t>(id)] = work.scheme;
+        }
+        for (std::size_t i = 0; i < sizes.size(); at += aligned(sizes[i++])) {
+            if (remote != nullptr) {
+                remote->places[static_cast<std::size_t>(id)][i] = {at, sizes[i]};
+            } else {
+                std::memcpy((part.*kv::part_arrays[i]).bytes.data(), slot.host.get() + alignment + at, sizes[i]);
+            }
         }
     }
+    coded.remote = std::move(remote);
     coded_[layer] = std::move(coded);
     return true;
 }

@@ -1,5 +1,6 @@
-// Layers that leave a device in the codes of other schemes than they stay in: K and V of a layer's tokens are taken out
-// of the pages and coded there, piece by piece, and the codes go to one of two page-locked buffers, beside the compute.
+// Layers that leave a device in the codes of other schemes than they stay in, or as they are: K and V of a layer's
+// tokens are taken out of the pages and coded there, piece by piece, beside the compute. They go to one of two
+// page-locked buffers, or where somebody sends from the device's memory, to one of some buffers there.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include "engine/device/pages.h"
 #include "kernels/api/device.h"
 #include "kv/state.h"
+#include "kv/stream.h"
 
 namespace hetero::engine {
 
@@ -28,6 +30,7 @@ struct LayerSchemes {
 // A layer of a state, the largest |decoded - value| of it, and where that was done.
 struct CodedLayer {
     kv::Layer layer;
+    std::shared_ptr<const kv::RemoteLayer> remote;  // instead of it, where it is still on the device
     float max_abs_error = 0;
     bool on_device = false;
 };
@@ -40,6 +43,7 @@ public:
         LayerSchemes schemes;
         std::vector<kv::LayerShape> shapes;  // [layer]; empty: all gqa
         std::uint64_t capacity = 0;          // tokens
+        bool stay = false;                   // layers stay on the device, as far as there are buffers for them
     };
     // Whether the pages are floats, and the device has a kernel for each of the schemes.
     [[nodiscard]] static bool possible(const Setup& setup);
@@ -52,18 +56,22 @@ public:
     // Between two that have the same layer % 2, finish() has to be called.
     Status begin(kernels::DeviceStream stream, const DevicePages& pages, const kernels::DeviceSequences& sequences,
                  std::size_t layer, std::uint64_t end);
-    // When the stream has passed that: the layer is there to be taken. False: a value has no code.
+    // When the stream has passed that: the layer is there to be taken. One that stays on the device has a buffer there
+    // until nobody holds it any more. False: a value has no code.
     Result<bool> finish(std::size_t layer);
     // By another thread, too; nothing: it was not coded, or has been taken.
     [[nodiscard]] std::optional<CodedLayer> take(std::size_t layer);
     void forget();  // what was not taken
 
 private:
-    struct Plan;  // where the arrays of a part lie in a buffer
     struct Found;
+    struct Buffer;  // of a layer, on the device
+    class OnDevice;
     explicit CodedLayers(const Setup& setup);
     Status code_part(kernels::DeviceStream stream, const DevicePages& pages, const kernels::DeviceSequences& sequences,
                      std::size_t layer, kv::PartId part);
+    [[nodiscard]] std::size_t layer_bytes() const;  // of the largest, for all tokens
+    [[nodiscard]] std::shared_ptr<Buffer> free_buffer() const;
 
     Setup setup_;
     std::size_t values_bytes_ = 0, codes_bytes_ = 0, scale_bytes_ = 0;  // of a piece, on the device
@@ -71,8 +79,10 @@ private:
     struct Slot {
         PinnedBytes host;  // found, then the arrays of K and V
         std::uint64_t first = 0, end = 0;
+        std::shared_ptr<Buffer> buffer;  // where the arrays are instead
     };
-    std::array<Slot, 2> slots_;                     // layer % 2
+    std::array<Slot, 2> slots_;  // layer % 2
+    std::vector<std::shared_ptr<Buffer>> buffers_;
     std::vector<std::optional<CodedLayer>> coded_;  // [layer]
 };
 

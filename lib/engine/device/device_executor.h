@@ -41,7 +41,10 @@ public:
         WeightsProgressFn on_weights = {};
         LayerSchemes hand_out = {};               // how layers are handed out; empty, or not possible: as they are
         std::vector<kv::LayerShape> shapes = {};  // of states; empty: all gqa
-        [[nodiscard]] CodedLayers::Setup coding() const { return {device, kv, hand_out, shapes, capacity}; }
+        bool layers_stay = false;                 // CodedLayers::Setup::stay
+        [[nodiscard]] CodedLayers::Setup coding() const {
+            return {device, kv, hand_out, shapes, capacity, layers_stay};
+        }
         [[nodiscard]] bool codes() const { return !hand_out.empty() && CodedLayers::possible(coding()); }
     };
     // Of the device's memory.

@@ -1,5 +1,7 @@
 #include "engine/kv_format.h"
 
+#include "engine/aligned.h"
+
 namespace hetero::engine {
 namespace {
 
@@ -81,7 +83,7 @@ Result<PartFormat> part_format(const quant::Spec& spec, kv::PartId part, std::ui
     } else {
         return refuse("scales are per token, or of K per channel");
     }
-    const auto aligned = [](std::size_t bytes) { return (bytes + 63) / 64 * 64; };
+    const auto aligned = [](std::size_t bytes) { return round_up(bytes, 64); };
     format.scale_offset = aligned(page_tokens * format.row_bytes);
     format.tile_bytes = format.scale_offset + aligned(2 * scales);
     if (!params.symmetric) {

@@ -16,8 +16,6 @@ constexpr std::size_t alignment = 64;  // of tiles: a cache line
 // Short enough that a few tokens cost little, while a layer of a run is a small part of it.
 constexpr std::size_t run_bytes = std::size_t{16} << 20;
 
-std::size_t round_up(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
-
 bool latent(const model::KvLayout& layer) { return layer.kind == model::KvLayout::Kind::latent; }
 
 // One head's tile; 0 where the codec cannot be. The V of a latent layer lies in the rows of its K. Cannot overflow:
@@ -29,7 +27,7 @@ std::size_t tile_bytes(const model::KvLayout& layer, const KvStorage& storage, P
         const auto format = part_format(part == PartId::k ? storage.codecs->k : storage.codecs->v, part, dim);
         return format ? format->tile_bytes : 0;
     }
-    return round_up(kernels::dtype_bytes(storage.dtype, dim * KvPool::page_tokens));
+    return round_up(kernels::dtype_bytes(storage.dtype, dim * KvPool::page_tokens), alignment);
 }
 
 std::uint32_t kept_heads(std::span<const model::KvLayout> layers, std::span<const Range> heads, std::size_t layer) {

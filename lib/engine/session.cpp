@@ -36,10 +36,11 @@ Status check_options(const Options& options) {
     if (options.device.ops == nullptr && !options.kv_tiers.all_on_device())
         return fail(Errc::usage, "K and V stay elsewhere (--kv-tier) only where a device computes");
     if (options.device.ops != nullptr && options.group != nullptr && options.group->size() > 1)
-        return fail(Errc::usage,
-                    "{}: ranks that compute together (--tp) do so on CPUs: give --device cpu, or leave out --tp, and where "
-                    "K and V are too large for one device keep them in the host's memory (--kv-tier host)",
-                    device_name(options.device));
+        return fail(
+            Errc::usage,
+            "{}: ranks that compute together (--tp) do so on CPUs: give --device cpu, or leave out --tp, and where "
+            "K and V are too large for one device keep them in the host's memory (--kv-tier host)",
+            device_name(options.device));
     if (options.threads < 0) return fail(Errc::usage, "the number of threads cannot be {}", options.threads);
     return {};
 }
@@ -130,6 +131,10 @@ struct Session::Core {
                                                 options.exec, block_tokens);
             return {};
         }
+        LayerSchemes there = CodedLayers::possible(*kv, options.hand_out, !options.layers_stay);
+        const bool stay = options.layers_stay && there == options.hand_out;  // what is coded here cannot
+        if (options.layers_stay && !stay) there = CodedLayers::possible(*kv, options.hand_out, true);
+        codes_layers = !there.empty();
         DeviceExecutor::Setup setup{model,
                                     kv,
                                     &pool,
@@ -142,10 +147,9 @@ struct Session::Core {
                                     options.sequences,
                                     capacity,
                                     on_weights,
-                                    options.hand_out,
+                                    std::move(there),
                                     layer_shapes(*model),
-                                    options.layers_stay};
-        codes_layers = setup.codes();
+                                    stay};
         HETERO_TRY(runner, DeviceExecutor::create(setup));
         options.on_weights = {};  // its captures need not live on
         return {};
@@ -420,20 +424,21 @@ Result<CodedLayer> Session::export_coded(std::uint32_t layer, std::uint64_t end)
     HETERO_CHECK(impl_->check_ready());
     const LayerSchemes& schemes = impl_->options.hand_out;
     if (layer >= schemes.k.size()) return fail(Errc::usage, "there is no scheme to hand out layer {} in", layer);
-    if (auto coded = impl_->core->runner->take_coded(layer)) return std::move(*coded);
-    HETERO_TRY(kv::Layer plain, export_layer(layer, end));
     CodedLayer out;
+    if (auto coded = impl_->core->runner->take_coded(layer)) {
+        out = std::move(*coded);
+        if (out.remote != nullptr) return out;
+    } else {
+        HETERO_TRY(out.layer, export_layer(layer, end));
+    }
     for (const PartId id : {PartId::k, PartId::v}) {
-        kv::Part& part = plain.part(id);
-        const kv::Scheme& scheme = schemes.of(layer, id);
-        if (scheme != part.scheme) {
-            const std::uint64_t n_tokens = part.values.shape[0];
-            auto coded = kv::convert_part(impl_->cache.pool().header_of(layer), part, scheme, n_tokens, id,
-                                          end - n_tokens, threads(), out.max_abs_error);
-            if (!coded) return fail_with(coded.error(), fmt::format("layer {}, {}", layer, kv::part_name(id)));
-            part = std::move(*coded);
-        }
-        out.layer.part(id) = std::move(part);
+        kv::Part& part = out.layer.part(id);
+        if (part.scheme == schemes.of(layer, id)) continue;
+        const std::uint64_t n_tokens = part.values.shape[0];
+        auto coded = kv::convert_part(impl_->cache.pool().header_of(layer), part, schemes.of(layer, id), n_tokens, id,
+                                      end - n_tokens, threads(), out.max_abs_error);
+        if (!coded) return fail_with(coded.error(), fmt::format("layer {}, {}", layer, kv::part_name(id)));
+        part = std::move(*coded);
     }
     return out;
 }

@@ -43,7 +43,7 @@ struct Options {
     Device device = {};                        // that computes
     KvTiers kv_tiers = {};                     // where K and V stay, of a device
     LayerSchemes hand_out = {};                // what a device codes observed layers to: see codes_layers()
-    bool layers_stay = false;                  // there, until they are sent: CodedLayer::remote
+    bool layers_stay = false;                  // there, until they are sent (CodedLayer::remote), where it codes all
     WeightsProgressFn on_weights = {};         // while weights are copied to a device
 };
 
@@ -100,9 +100,9 @@ public:
     using LayerFn = std::function<Status(std::uint32_t layer, std::uint64_t end)>;
     void observe_layers(LayerFn on_layer);
 
-    // Whether a device computes that has kernels for all of Options::hand_out. Layers that are observed are coded there
+    // Whether a device computes that has kernels for some of Options::hand_out. Layers that are observed are coded there
     // then, beside the compute, and are to be taken by export_coded(), each once, instead of export_layer(): what of a
-    // layer has not been coded there, or has been taken, is coded here.
+    // layer was not coded there, or has been taken, is coded here.
     [[nodiscard]] bool codes_layers() const noexcept;
     // In the schemes of Options::hand_out. Errors: those of export_layer(layer, end), and of the codecs.
     Result<CodedLayer> export_coded(std::uint32_t layer, std::uint64_t end) const;

@@ -155,9 +155,18 @@ Status leave_mpi(const Error* error) noexcept {
 
 }  // namespace
 
-const EndpointType mpi_endpoint = {EndpointKind::mpi, parse_mpi_endpoint, mpi_endpoint_text, prepare_mpi,
-                                   open_mpi_source,   open_mpi_sink,      leave_mpi,         measure_mpi,
-                                   mpi_stats,         join_mpi_time_line, confirm_mpi,       resumed_mpi_bytes,
+const EndpointType mpi_endpoint = {EndpointKind::mpi,
+                                   parse_mpi_endpoint,
+                                   mpi_endpoint_text,
+                                   prepare_mpi,
+                                   open_mpi_source,
+                                   open_mpi_sink,
+                                   leave_mpi,
+                                   measure_mpi,
+                                   mpi_stats,
+                                   join_mpi_time_line,
+                                   confirm_mpi,
+                                   resumed_mpi_bytes,
                                    mpi_output_reads_device_memory};
 // Once it has been joined, a process of another job is a peer as any other; leave_mpi() leaves both.
 const EndpointType mpi_port_endpoint = {EndpointKind::mpi_port,

@@ -283,9 +283,8 @@ Result<Delivered> deliver(Tool& tool, const Delivery& delivery, kv::Source& sour
         return delivered;
     }
     const Schemes schemes = schemes_of(*specs, source.header());
-    const auto converted =
-        kv::convert_state(preview, sink, schemes.k, schemes.v, delivery.requantize,
-                          quantize_entry(tool, schemes), static_cast<int>(threads));
+    const auto converted = kv::convert_state(preview, sink, schemes.k, schemes.v, delivery.requantize,
+                                             quantize_entry(tool, schemes), static_cast<int>(threads));
     if (!converted) {
         sink.abort(converted.error());
         return tl::unexpected(converted.error());

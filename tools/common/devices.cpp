@@ -9,8 +9,7 @@ void add_device_options(OptionTable& table, DeviceOptions& options) {
         .text("--device", "DEVICE", &options.name,
               "where to compute: auto, cpu, cuda or cuda:N, the N-th GPU counted from 0")
         .setting = true;
-    table
-        .size("--device-memory", "SIZE", &options.memory_bytes, "memory of a GPU that may be taken; 0: what is free")
+    table.size("--device-memory", "SIZE", &options.memory_bytes, "memory of a GPU that may be taken; 0: what is free")
         .setting = true;
 }
 

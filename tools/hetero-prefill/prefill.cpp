@@ -289,7 +289,7 @@ private:
                                   stored_.schemes(part).begin(), stored_.schemes(part).end(), kv::conversion_is_exact);
             };
             tool_.report()["conversion"] = exact(kv::PartId::k) && exact(kv::PartId::v) ? "exact" : "lossy";
-            tool_.report()["layers_coded_on_device"] = source.coded_on_device();
+            tool_.report()["parts_on_device"] = source.coded_on_device();
         }
         report_transfer(tool_, endpoint, true, ended_);
         if (session.device() == "cpu") return {};

@@ -16,7 +16,7 @@ Status StreamedSource::layer_done(std::uint32_t layer, std::uint64_t end) {
     }
     const std::lock_guard lock(mutex_);
     HETERO_CHECK(failure());
-    if (gathered) held_.push_back({std::move(*gathered), nullptr, 0, false});
+    if (gathered) held_.push_back({std::move(*gathered), nullptr, 0, 0});
     end_ = end;
     ready_ = sequence_ * n_layers_ + layer + 1;
     changed_.notify_all();
@@ -61,7 +61,7 @@ Result<engine::CodedLayer> StreamedSource::take(std::uint64_t index, std::uint64
     }
     HETERO_TRY(engine::CodedLayer coded, session_.export_coded(layer, end));
     max_abs_error_ = std::max(max_abs_error_, coded.max_abs_error);
-    coded_on_device_ += coded.on_device ? 1 : 0;
+    coded_on_device_ += coded.parts_on_device;
     return coded;
 }
 

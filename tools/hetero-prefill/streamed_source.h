@@ -30,7 +30,7 @@ public:
     // Either thread: it has given up. The other one is told.
     void failed(const Error& reason);
 
-    // When all is read: the largest |decoded - value| of what was coded as it left the session, and how many layers a
+    // When all is read: the largest |decoded - value| of what was coded as it left the session, and how many parts a
     // device has coded.
     [[nodiscard]] float max_abs_error() const noexcept { return max_abs_error_; }
     [[nodiscard]] std::uint64_t coded_on_device() const noexcept { return coded_on_device_; }
@@ -59,13 +59,13 @@ private:
     std::condition_variable changed_;
     // Guarded by mutex_; layers are counted over all sequences.
     std::uint64_t ready_ = 0, taken_ = 0, sequence_ = 0;
-    std::uint64_t end_ = 0;       // tokens of the sequence in work
+    std::uint64_t end_ = 0;                // tokens of the sequence in work
     std::deque<engine::CodedLayer> held_;  // the next ones to be read, where they are no more in the session
-    bool exporting_ = false;      // the reader copies out of the session
+    bool exporting_ = false;               // the reader copies out of the session
     // Of the thread that copies out of it.
     float max_abs_error_ = 0;
     std::uint64_t coded_on_device_ = 0;
-    std::uint64_t read_on_device_ = 0;          // of the thread that reads
+    std::uint64_t read_on_device_ = 0;        // of the thread that reads
     std::optional<engine::CodedLayer> here_;  // likewise: what read_remote() left to read_layer()
     std::optional<kv::Header> complete_;
     std::optional<Error> error_;

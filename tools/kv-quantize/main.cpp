@@ -184,8 +184,8 @@ Status quantize(Tool& tool, QuantizeOptions& options) {
     report["parts_on_device"] = converted->elsewhere;
     report["seconds"] = number(converted->seconds);
     report["gb_per_s"] = number(rate);
-    tool.note("{}: {} -> {} bytes ({:.3f} x), {:.2f} bits per value, {}, {:.3f} GB/s{}", description, converted->bytes_in,
-              converted->bytes_out, ratio, converted->bits_per_value,
+    tool.note("{}: {} -> {} bytes ({:.3f} x), {:.2f} bits per value, {}, {:.3f} GB/s{}", description,
+              converted->bytes_in, converted->bytes_out, ratio, converted->bits_per_value,
               converted->exact()
                   ? "exact"
                   : fmt::format("{}, max |error| {:.6g}", converted->parts.text(), converted->max_abs_error),
@@ -194,7 +194,8 @@ Status quantize(Tool& tool, QuantizeOptions& options) {
 }
 
 Status inspect(Tool& tool, const QuantizeOptions& options) {
-    for (const char* name : {"output", "k", "v", "preset", "plan", "dtype", "sinks", "window", "requantize", "device"}) {
+    for (const char* name :
+         {"output", "k", "v", "preset", "plan", "dtype", "sinks", "window", "requantize", "device"}) {
         if (tool.options().on_command_line(name))
             return fail(Errc::usage, "--{} has no meaning with --inspect, which writes no state", name);
     }

@@ -4,7 +4,10 @@
 #include <atomic>
 #include <cstring>
 
+#include "engine/aligned.h"
+#include "engine/device/device_layer.h"
 #include "engine/device/state_converter.h"
+#include "engine/kv_format.h"
 #include "quant/codec.h"
 
 namespace hetero::engine {
@@ -16,10 +19,9 @@ namespace {
 constexpr std::size_t alignment = 256;
 constexpr std::size_t piece_bytes = std::size_t{8} << 20, most_piece_bytes = std::size_t{64} << 20;  // of values
 constexpr std::size_t n_buffers = 4;  // of layers that stay on the device: two are made while two are sent
-constexpr std::size_t crcs_at_once = 4096;
 constexpr std::array parts = {PartId::k, PartId::v};
 
-std::size_t aligned(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
+std::size_t aligned(std::size_t bytes) { return round_up(bytes, alignment); }
 
 // A part of a layer: in which codec, and how it is worked on.
 struct PartWork {
@@ -66,64 +68,6 @@ struct CodedLayers::Found {
     float error[2] = {0, 0};
 };
 
-struct CodedLayers::Buffer {
-    DeviceBytes bytes;  // the arrays of K and V
-    DeviceBytes crcs;   // crcs_at_once
-    Stream stream;      // of whoever holds the layer
-};
-
-// The buffer is the layer's as long as somebody holds the layer.
-class CodedLayers::OnDevice final : public kv::RemoteLayer {
-public:
-    OnDevice(const Device& device, std::shared_ptr<Buffer> buffer) : device_(device), buffer_(std::move(buffer)) {}
-
-    struct Place {
-        std::size_t begin = 0, bytes = 0;
-    };
-    std::array<std::array<Place, std::size(kv::part_arrays)>, 2> places;
-    kv::Header header;
-    std::array<kv::Scheme, 2> schemes;
-    std::uint64_t n_tokens = 0;
-
-    [[nodiscard]] std::span<const std::byte> bytes(PartId part, std::size_t array) const override {
-        const Place& at = places[static_cast<std::size_t>(part)][array];
-        return {buffer_->bytes.get() + at.begin, at.bytes};
-    }
-    Status checksums(std::span<const std::span<const std::byte>> pieces,
-                     std::span<std::uint32_t> crcs) const override {
-        const kernels::DeviceOps& ops = *device_.ops;
-        kernels::DeviceStream stream = buffer_->stream.get();
-        auto* there = reinterpret_cast<std::uint32_t*>(buffer_->crcs.get());
-        for (std::size_t begin = 0; begin < pieces.size(); begin += crcs_at_once) {
-            const std::size_t n = std::min(crcs_at_once, pieces.size() - begin);
-            for (std::size_t i = 0; i < n; ++i)
-                HETERO_CHECK(
-                    check(ops.crc32c(stream, pieces[begin + i].data(), pieces[begin + i].size(), there + i)));
-            HETERO_CHECK(check(ops.copy(stream, crcs.data() + begin, there, n * sizeof(std::uint32_t))));
-            HETERO_CHECK(check(ops.synchronize(stream)));
-        }
-        return {};
-    }
-    Status read(std::span<const std::byte> there, std::span<std::byte> here) const override {
-        HETERO_CHECK(check(device_.ops->copy(buffer_->stream.get(), here.data(), there.data(), here.size())));
-        return check(device_.ops->synchronize(buffer_->stream.get()));
-    }
-    Result<kv::Layer> fetch() const override {
-        kv::Layer layer;
-        for (const PartId id : parts) {
-            kv::Part& part = layer.part(id);
-            HETERO_TRY(part, kv::allocate_part(header, schemes[static_cast<std::size_t>(id)], n_tokens, id));
-            for (std::size_t i = 0; i < std::size(kv::part_arrays); ++i)
-                HETERO_CHECK(read(bytes(id, i), (part.*kv::part_arrays[i]).bytes));
-        }
-        return layer;
-    }
-
-private:
-    Device device_;
-    std::shared_ptr<Buffer> buffer_;
-};
-
 CodedLayers::CodedLayers(const Setup& setup) : setup_(setup), coded_(setup.pool->layers()) {
     for (std::size_t layer = 0; layer < coded_.size(); ++layer)
         for (const PartId part : parts) {
@@ -136,26 +80,29 @@ CodedLayers::CodedLayers(const Setup& setup) : setup_(setup), coded_(setup.pool-
         }
 }
 
-bool CodedLayers::possible(const Setup& setup) {
-    const KvPool& pool = *setup.pool;
-    if (setup.schemes.k.size() != pool.layers() || setup.schemes.v.size() != pool.layers()) return false;
+LayerSchemes CodedLayers::possible(const KvPool& pool, const LayerSchemes& wanted, bool coded) {
+    if (wanted.k.size() != pool.layers() || wanted.v.size() != pool.layers()) return {};
+    LayerSchemes schemes = wanted;
+    bool any = false;
     for (std::size_t layer = 0; layer < pool.layers(); ++layer)
         for (const PartId part : parts) {
-            const kv::Scheme& scheme = setup.schemes.of(layer, part);
-            if (pool.format(layer, part) != nullptr || quant::find_codec(scheme.codec) == nullptr) return false;
-            if (scheme.codec == kernels::dtype_info(pool.dtype()).name) continue;
-            const PartWork work(pool, setup.schemes, layer, part);
-            if (!device_codec(scheme, pool.head_dim(layer, part)) || scheme.source_dtype != pool.dtype() ||
-                work.step * work.row_bytes > most_piece_bytes)
-                return false;
+            if (pool.format(layer, part) != nullptr) return {};
+            kv::Scheme& scheme = (part == PartId::k ? schemes.k : schemes.v)[layer];
+            bool there = scheme.source_dtype == pool.dtype() && device_codec(scheme, pool.head_dim(layer, part));
+            if (there) {
+                const PartWork work(pool, schemes, layer, part);
+                there = work.step * work.row_bytes <= most_piece_bytes;
+            }
+            any = any || there;
+            if (!there) scheme = scheme_of(KvStorage(pool.dtype()), part);
         }
-    return true;
+    return any || !coded ? schemes : LayerSchemes{};
 }
 
 std::uint64_t CodedLayers::bytes_needed(const Setup& setup) {
     const CodedLayers sizes(setup);
     return alignment + sizes.values_bytes_ + sizes.codes_bytes_ + 2 * sizes.scale_bytes_ +
-           (setup.stay ? n_buffers * (sizes.layer_bytes() + crcs_at_once * sizeof(std::uint32_t)) : 0);
+           (setup.stay ? n_buffers * DeviceLayerBuffer::bytes_needed(sizes.layer_bytes()) : 0);
 }
 
 std::size_t CodedLayers::layer_bytes() const {
@@ -169,8 +116,8 @@ std::size_t CodedLayers::layer_bytes() const {
     return most;
 }
 
-std::shared_ptr<CodedLayers::Buffer> CodedLayers::free_buffer() const {
-    for (const std::shared_ptr<Buffer>& buffer : buffers_) {
+std::shared_ptr<DeviceLayerBuffer> CodedLayers::free_buffer() const {
+    for (const std::shared_ptr<DeviceLayerBuffer>& buffer : buffers_) {
         if (buffer.use_count() != 1) continue;
         std::atomic_thread_fence(std::memory_order_acquire);  // what its last holder did is done
         return buffer;
@@ -181,17 +128,15 @@ std::shared_ptr<CodedLayers::Buffer> CodedLayers::free_buffer() const {
 Result<std::unique_ptr<CodedLayers>> CodedLayers::create(const Setup& setup) {
     std::unique_ptr<CodedLayers> made(new CodedLayers(setup));
     const kernels::DeviceOps& ops = *setup.device.ops;
-    HETERO_TRY(made->device_, take_device(ops, setup.device.index, alignment + made->values_bytes_ + made->codes_bytes_ +
-                                                             2 * made->scale_bytes_));
+    HETERO_TRY(made->device_,
+               take_device(ops, setup.device.index,
+                           alignment + made->values_bytes_ + made->codes_bytes_ + 2 * made->scale_bytes_));
     for (Slot& slot : made->slots_) {
         HETERO_TRY(slot.host, take_pinned(ops, setup.device.index, alignment + made->layer_bytes()));
     }
     for (std::size_t i = 0; setup.stay && i < n_buffers; ++i) {
-        const auto buffer = std::make_shared<Buffer>();
-        HETERO_TRY(buffer->bytes, take_device(ops, setup.device.index, made->layer_bytes()));
-        HETERO_TRY(buffer->crcs, take_device(ops, setup.device.index, crcs_at_once * sizeof(std::uint32_t)));
-        HETERO_TRY(buffer->stream, make_stream(ops, setup.device.index));
-        made->buffers_.push_back(buffer);
+        HETERO_TRY(auto buffer, DeviceLayerBuffer::create(setup.device, made->layer_bytes()));
+        made->buffers_.push_back(std::move(buffer));
     }
     return made;
 }
@@ -220,20 +165,19 @@ Status CodedLayers::code_part(kernels::DeviceStream stream, const DevicePages& p
     const kv::KeptRows rows = kv::kept_rows(work.scheme, n_tokens);
     const kernels::DeviceKv from = pages.part(layer, part);
 
-    std::byte* out = slot.buffer != nullptr ? slot.buffer->bytes.get() : slot.host.get() + alignment;
-    if (part == PartId::v)
-        out += PartWork(*setup_.pool, setup_.schemes, layer, PartId::k).slot_bytes(n_tokens);
+    std::byte* out = slot.buffer != nullptr ? slot.buffer->memory() : slot.host.get() + alignment;
+    if (part == PartId::v) out += PartWork(*setup_.pool, setup_.schemes, layer, PartId::k).slot_bytes(n_tokens);
     std::array<std::byte*, std::size(kv::part_arrays)> to;
     const auto sizes = work.array_bytes(n_tokens);
     for (std::size_t i = 0; i < to.size(); out += aligned(sizes[i++])) to[i] = out;
 
     std::byte* const values = device_.get() + alignment;
-    const kernels::DeviceCodes codes{reinterpret_cast<std::uint8_t*>(values + values_bytes_),
-                                     reinterpret_cast<std::uint16_t*>(values + values_bytes_ + codes_bytes_),
-                                     work.scheme.params.symmetric
-                                         ? nullptr
-                                         : reinterpret_cast<std::uint16_t*>(values + values_bytes_ + codes_bytes_ +
-                                                                            scale_bytes_)};
+    const kernels::DeviceCodes codes{
+        reinterpret_cast<std::uint8_t*>(values + values_bytes_),
+        reinterpret_cast<std::uint16_t*>(values + values_bytes_ + codes_bytes_),
+        work.scheme.params.symmetric
+            ? nullptr
+            : reinterpret_cast<std::uint16_t*>(values + values_bytes_ + codes_bytes_ + scale_bytes_)};
     const auto collect = [&](std::uint64_t first, std::uint64_t n) {
         return check(ops.kv_collect(stream, from, sequences, 0, slot.first + first, n, values));
     };
@@ -256,8 +200,8 @@ Status CodedLayers::code_part(kernels::DeviceStream stream, const DevicePages& p
         const std::uint64_t n = std::min(work.piece, rows.middle - at);
         const kernels::DType type = setup_.pool->dtype();
         HETERO_CHECK(collect(rows.sinks + at, n));
-        HETERO_CHECK(check(ops.kv_quantize(stream, codec, type, values, n, work.heads, work.dim, codes,
-                                           &found->place[index])));
+        HETERO_CHECK(
+            check(ops.kv_quantize(stream, codec, type, values, n, work.heads, work.dim, codes, &found->place[index])));
         HETERO_CHECK(check(ops.kv_error(stream, codec, {codes.codes, codes.scale, codes.zero}, n, work.heads, work.dim,
                                         type, values, &found->error[index])));
         const auto range = quant::encoded_range(work.codec, work.scheme.params, work.shape(rows.middle), at, n);
@@ -271,31 +215,29 @@ Status CodedLayers::code_part(kernels::DeviceStream stream, const DevicePages& p
 
 Result<bool> CodedLayers::finish(std::size_t layer) {
     Slot& slot = slots_[layer % 2];
-    const std::shared_ptr<Buffer> buffer = std::move(slot.buffer);
+    const std::shared_ptr<DeviceLayerBuffer> buffer = std::move(slot.buffer);
     Found found;
     std::memcpy(&found, slot.host.get(), sizeof found);
     if (found.place[0] != Found{}.place[0] || found.place[1] != Found{}.place[1]) return false;
     CodedLayer coded;
-    coded.on_device = true;
     coded.max_abs_error = std::max(found.error[0], found.error[1]);
     const std::uint64_t n_tokens = slot.end - slot.first;
-    std::shared_ptr<OnDevice> remote;
-    if (buffer != nullptr) remote = std::make_shared<OnDevice>(setup_.device, buffer);
+    std::shared_ptr<DeviceLayer> remote;
+    if (buffer != nullptr) remote = std::make_shared<DeviceLayer>(buffer, setup_.pool->header_of(layer), n_tokens);
     std::size_t at = 0;
     for (const PartId id : parts) {
         const PartWork work(*setup_.pool, setup_.schemes, layer, id);
         const auto sizes = work.array_bytes(n_tokens);
+        coded.parts_on_device += work.codec.quantized() ? 1 : 0;
         kv::Part& part = coded.layer.part(id);
         if (remote == nullptr) {
             HETERO_TRY(part, kv::allocate_part(work.header, work.scheme, n_tokens, id));
         } else {
-            remote->header = work.header;
-            remote->n_tokens = n_tokens;
-            remote->schemes[static_cast<std::size_t>(id)] = work.scheme;
+            remote->part(id).scheme = work.scheme;
         }
         for (std::size_t i = 0; i < sizes.size(); at += aligned(sizes[i++])) {
             if (remote != nullptr) {
-                remote->places[static_cast<std::size_t>(id)][i] = {at, sizes[i]};
+                remote->part(id).places[i] = {at, sizes[i]};
             } else {
                 std::memcpy((part.*kv::part_arrays[i]).bytes.data(), slot.host.get() + alignment + at, sizes[i]);
             }

@@ -18,6 +18,8 @@
 
 namespace hetero::engine {
 
+class DeviceLayerBuffer;  // device_layer.h
+
 // How layers leave: of K and V, [layer].
 struct LayerSchemes {
     std::vector<kv::Scheme> k, v;
@@ -25,14 +27,15 @@ struct LayerSchemes {
         return (part == kv::PartId::k ? k : v)[layer];
     }
     [[nodiscard]] bool empty() const noexcept { return k.empty(); }
+    friend bool operator==(const LayerSchemes&, const LayerSchemes&) = default;
 };
 
-// A layer of a state, the largest |decoded - value| of it, and where that was done.
+// A layer of a state, and what was done to its values.
 struct CodedLayer {
     kv::Layer layer;
     std::shared_ptr<const kv::RemoteLayer> remote;  // instead of it, where it is still on the device
-    float max_abs_error = 0;
-    bool on_device = false;
+    float max_abs_error = 0;                        // the largest |decoded - value|
+    std::uint32_t parts_on_device = 0;              // that a device has coded, of K and V
 };
 
 class CodedLayers {
@@ -45,11 +48,12 @@ public:
         std::uint64_t capacity = 0;          // tokens
         bool stay = false;                   // layers stay on the device, as far as there are buffers for them
     };
-    // Whether the pages are floats, and the device has a kernel for each of the schemes.
-    [[nodiscard]] static bool possible(const Setup& setup);
+    // What a device can make of `wanted`: that, but as they are kept where it has no kernel for it. Empty where the
+    // pages are codes, and with `coded` where it would code nothing.
+    [[nodiscard]] static LayerSchemes possible(const KvPool& pool, const LayerSchemes& wanted, bool coded);
     [[nodiscard]] static std::uint64_t bytes_needed(const Setup& setup);  // of the device's memory
 
-    // possible(setup). Errors: resource.
+    // setup.schemes are possible. Errors: resource.
     static Result<std::unique_ptr<CodedLayers>> create(const Setup& setup);
 
     // Puts the work of a layer of `end` tokens into the stream, whose pages are those of the first of the sequences.
@@ -65,13 +69,11 @@ public:
 
 private:
     struct Found;
-    struct Buffer;  // of a layer, on the device
-    class OnDevice;
     explicit CodedLayers(const Setup& setup);
     Status code_part(kernels::DeviceStream stream, const DevicePages& pages, const kernels::DeviceSequences& sequences,
                      std::size_t layer, kv::PartId part);
     [[nodiscard]] std::size_t layer_bytes() const;  // of the largest, for all tokens
-    [[nodiscard]] std::shared_ptr<Buffer> free_buffer() const;
+    [[nodiscard]] std::shared_ptr<DeviceLayerBuffer> free_buffer() const;
 
     Setup setup_;
     std::size_t values_bytes_ = 0, codes_bytes_ = 0, scale_bytes_ = 0;  // of a piece, on the device
@@ -79,10 +81,10 @@ private:
     struct Slot {
         PinnedBytes host;  // found, then the arrays of K and V
         std::uint64_t first = 0, end = 0;
-        std::shared_ptr<Buffer> buffer;  // where the arrays are instead
+        std::shared_ptr<DeviceLayerBuffer> buffer;  // where the arrays are instead
     };
     std::array<Slot, 2> slots_;  // layer % 2
-    std::vector<std::shared_ptr<Buffer>> buffers_;
+    std::vector<std::shared_ptr<DeviceLayerBuffer>> buffers_;
     std::vector<std::optional<CodedLayer>> coded_;  // [layer]
 };
 

@@ -39,13 +39,12 @@ public:
         std::uint32_t sequences = 1;
         std::uint64_t capacity = 0;  // tokens of a sequence
         WeightsProgressFn on_weights = {};
-        LayerSchemes hand_out = {};               // how layers are handed out; empty, or not possible: as they are
+        LayerSchemes hand_out = {};               // how layers are handed out; empty: as they are
         std::vector<kv::LayerShape> shapes = {};  // of states; empty: all gqa
         bool layers_stay = false;                 // CodedLayers::Setup::stay
         [[nodiscard]] CodedLayers::Setup coding() const {
             return {device, kv, hand_out, shapes, capacity, layers_stay};
         }
-        [[nodiscard]] bool codes() const { return !hand_out.empty() && CodedLayers::possible(coding()); }
     };
     // Of the device's memory.
     struct Memory {
@@ -70,7 +69,6 @@ public:
     }
 
 private:
-    static constexpr std::size_t head_block_tokens = 32;     // logits computed together
     static constexpr std::size_t precise_query_tokens = 64;  // of a prompt, that attend together as those of a step do
     static constexpr std::size_t most_gemv_tokens = 8;       // sequences of a step that are multiplied so
 

@@ -107,15 +107,7 @@ Status DeviceExecutor::settle(Status status) {
 
 Status DeviceExecutor::run(std::span<const Piece> pieces, Phase phase, Rows rows, const LogitsFn& on_logits,
                            const LayerFn& on_layer) {
-    std::size_t n_tokens = 0;
-    for (const Piece& piece : pieces) {
-        n_tokens += piece.tokens.size();
-        if (piece.tokens.empty() || n_tokens > setup_.chunk_tokens || pieces.size() > setup_.sequences ||
-            piece.first + piece.tokens.size() > piece.cache->capacity()) {
-            return fail(Errc::internal, "executor: {} tokens at {} in a chunk of {} (of {}, capacity {})",
-                        piece.tokens.size(), piece.first, n_tokens, setup_.chunk_tokens, piece.cache->capacity());
-        }
-    }
+    HETERO_CHECK(check_pieces(pieces, setup_.chunk_tokens, setup_.sequences));
     return settle(run_step(pieces, phase, rows, on_logits, on_layer));
 }
 
@@ -176,11 +168,7 @@ Status DeviceExecutor::run_graph(const Chunk& chunk, const LogitsFn& on_logits) 
 }
 
 Status DeviceExecutor::run_by_layer(const Piece& block, Rows rows, const LogitsFn& on_logits, const LayerFn& on_layer) {
-    const std::size_t n_tokens = block.tokens.size();
-    if (n_tokens == 0 || n_tokens > setup_.block_tokens || block.first + n_tokens > block.cache->capacity()) {
-        return fail(Errc::internal, "executor: {} tokens at {} in a block of {} (capacity {})", n_tokens, block.first,
-                    setup_.block_tokens, block.cache->capacity());
-    }
+    HETERO_CHECK(check_block(block, setup_.block_tokens));
     const std::vector<float*> own = registers_;
     Status done = settle(run_block(block, rows, on_logits, on_layer));
     registers_ = own;
@@ -193,22 +181,15 @@ Status DeviceExecutor::run_block(const Piece& block, Rows rows, const LogitsFn& 
     HETERO_CHECK(begin_step(pieces, Phase::prefill, static_cast<bool>(on_layer)));
     HETERO_CHECK(fill_rope(n_tokens));
     if (!pages_->all_on_device()) HETERO_CHECK(prefetch(0));
-    std::size_t begin_op = 0;
-    for (const std::size_t end_op : segments_.ends) {
-        for (std::size_t begin = 0; begin < n_tokens; begin += setup_.chunk_tokens) {
-            const std::size_t count = std::min<std::size_t>(setup_.chunk_tokens, n_tokens - begin);
-            const bool last = begin + count == n_tokens;
-            for (std::size_t i = 0; i < segments_.carried.size(); ++i) {
-                const model::Register index = segments_.carried[i];
-                registers_[index] = reinterpret_cast<float*>(carried_[i].get()) + begin * width(index);
-            }
-            const Rows wanted = rows == Rows::last && !last ? Rows::none : rows;
-            HETERO_CHECK(
-                run_ops(begin_op, end_op,
-                        {begin, count, Phase::prefill, wanted, pieces, &on_logits, last ? &on_layer : nullptr}));
+    HETERO_CHECK(for_chunks(n_tokens, setup_.chunk_tokens, segments_, rows, [&](const SegmentChunk& part) -> Status {
+        for (std::size_t i = 0; i < segments_.carried.size(); ++i) {
+            const model::Register index = segments_.carried[i];
+            registers_[index] = reinterpret_cast<float*>(carried_[i].get()) + part.begin * width(index);
         }
-        begin_op = end_op;
-    }
+        return run_ops(part.begin_op, part.end_op,
+                       {part.begin, part.n_tokens, Phase::prefill, part.rows, pieces, &on_logits,
+                        part.last ? &on_layer : nullptr});
+    }));
     return finish();
 }
 
@@ -336,8 +317,7 @@ Status DeviceExecutor::deliver() {
 // Of a layer's pages what the pool's memory lacks; when the stream has passed that, arrived().
 Status DeviceExecutor::bring_to_host(KvCache& cache, std::size_t layer, std::uint64_t end) {
     const std::size_t held = cache.in_memory(layer) / KvPool::page_tokens;
-    HETERO_CHECK(
-        pages_->to_host(copies_.get(), layer, cache.pages().subspan(held, KvPool::pages_for(end) - held)));
+    HETERO_CHECK(pages_->to_host(copies_.get(), layer, cache.pages().subspan(held, KvPool::pages_for(end) - held)));
     return tails_->fetch(copies_.get(), cache, layer);
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "engine/aligned.h"
 #include "engine/kv_format.h"
 
 namespace hetero::engine {
@@ -18,7 +19,7 @@ struct Found {
 };
 static_assert(sizeof(Found) <= alignment);
 
-std::size_t aligned(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
+std::size_t aligned(std::size_t bytes) { return round_up(bytes, alignment); }
 
 bool is_float(const quant::Codec& codec) { return !codec.quantized(); }
 
@@ -47,6 +48,7 @@ std::optional<kernels::DeviceCodec> device_codec(const kv::Scheme& scheme, std::
     const quant::Params& params = scheme.params;
     const auto codes = codes_of(scheme.codec, params);
     if (!codes || params.scale_dtype != kernels::DType::f16 || head_dim == 0 || head_dim > most_dims) return {};
+    if (!quant::find_codec(scheme.codec)->check(params, head_dim)) return {};
     kernels::DeviceCodec codec{*codes, 0, 0, params.hadamard};
     if (params.axis == quant::Axis::token) {
         codec.group = params.group == 0 ? head_dim : params.group;

@@ -44,7 +44,7 @@ private:
     StateConverter(const Device& device, std::size_t slot_bytes) : device_(device), slot_bytes_(slot_bytes) {}
     Status put(Slot& slot, const Job& job, std::uint64_t first, std::uint64_t n);
     Result<bool> take(Slot& slot, const Job& job, float& error);  // waits for it
-    void settle() noexcept;  // nothing is in the streams any more
+    void settle() noexcept;                                       // nothing is in the streams any more
 
     Device device_;
     std::size_t slot_bytes_;

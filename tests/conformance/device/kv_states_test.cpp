@@ -79,8 +79,10 @@ void codes_are_those_of_the_cpu(const Device& device, const char* name, DType ty
     REQUIRE(cpu.decode_to(spec.params, shape, wanted.values, wanted.scale, wanted.zero, DType::f32, decoded, nullptr));
     std::vector<float> values(x.size());
     if (type == DType::f32) values = x;
-    if (type == DType::f16) scalar().f16_to_f32(reinterpret_cast<const std::uint16_t*>(bytes.data()), values.data(), x.size());
-    if (type == DType::bf16) scalar().bf16_to_f32(reinterpret_cast<const std::uint16_t*>(bytes.data()), values.data(), x.size());
+    if (type == DType::f16)
+        scalar().f16_to_f32(reinterpret_cast<const std::uint16_t*>(bytes.data()), values.data(), x.size());
+    if (type == DType::bf16)
+        scalar().bf16_to_f32(reinterpret_cast<const std::uint16_t*>(bytes.data()), values.data(), x.size());
     for (std::size_t i = 0; i < x.size(); ++i)
         error = std::max(error, std::fabs(reinterpret_cast<const float*>(decoded.data())[i] - values[i]));
     const auto largest = device.upload(std::vector<float>{0});

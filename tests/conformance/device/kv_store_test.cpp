@@ -16,7 +16,8 @@ void collect_on_both(const Device& device, const std::vector<HostKv>& host, std:
                      const DeviceSequences& sequences, std::size_t n_tokens) {
     for (const PartId part : {PartId::k, PartId::v})
         for (std::size_t s = 0; s < host.size(); ++s)
-            for (const auto& [first, end] : {std::pair<std::size_t, std::size_t>{0, n_tokens}, {63, 66}, {65, n_tokens}}) {
+            for (const auto& [first, end] :
+                 {std::pair<std::size_t, std::size_t>{0, n_tokens}, {63, 66}, {65, n_tokens}}) {
                 const DeviceKv kv = host[s].part(part, memory);
                 const std::size_t row = kv.n_heads * kv.head_dim * (kv.dtype == DType::f32 ? 4 : 2), n = end - first;
                 const auto got = device.allocate<std::byte>(n * row);

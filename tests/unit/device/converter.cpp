@@ -1,9 +1,8 @@
 // States converted on a device: the bytes and the report of the CPU.
-#include "engine/device/state_converter.h"
-
 #include <limits>
 
 #include "emulation/emulation.h"
+#include "engine/device/state_converter.h"
 #include "kv/integrity.h"
 #include "unit/kv/sinks.h"
 
@@ -43,8 +42,7 @@ Digest root_of(const kv::State& state) {
     std::vector<std::vector<kv::LayerChecksums>> tables;
     for (const auto& layers : state.layers) {
         auto& table = tables.emplace_back();
-        for (const kv::Layer& layer : layers)
-            table.push_back(kv::checksum_layer(header, layer));
+        for (const kv::Layer& layer : layers) table.push_back(kv::checksum_layer(header, layer));
     }
     return kv::root_digest(header, tables);
 }
@@ -89,13 +87,14 @@ TEST_CASE("a state converted on a device, and back, has the bytes, root and erro
         settings.order = late ? emulation::Order::shuffled : emulation::Order::backward;
         const emulation::Configured configured(settings);
         const auto device = converter(128 << 10);  // pieces of a few hundred tokens
-        for (const char* type : {"f16", "bf16", "f32"}) {
-            const kv::State state = make_state(plan_of({700, 1, 33}, type));
+        for (const std::string type : {"f16", "bf16", "f32"}) {
+            if (late && type != "f16") continue;
+            const kv::State state = make_state(plan_of({400, 1, 33}, type.c_str()));
             for (const char* spec : {"int8", "int8:token:g16:asym", "int4:channel:g32:asym", "had:int4:token:g16",
                                      "fp8_e4m3fn", "int8:channel:g7"}) {
                 CAPTURE(type);
                 CAPTURE(spec);
-                const kv::Scheme coded = from(spec, type), v = from("had:int8:token", type);
+                const kv::Scheme coded = from(spec, type.c_str()), v = from("had:int8:token", type.c_str());
                 check_same(state, coded, v, *device, 12);
                 const Converted there = convert(state, coded, v, nullptr);
                 for (const char* back : {"f16", "f32"})

@@ -104,8 +104,7 @@ TEST_CASE("layers go from the device's memory where the link reads it, and over 
     for (const auto& [k, v] : {std::pair("int8", "had:int8:token"), {"int4:channel:g32:asym", "f16"}, {"f16", "f16"}}) {
         const auto schemes = schemes_for(*model, k, v, std::string(v) == "f16" ? 0 : 4);
         const auto plain = session_of(model, {.kv_dtype = DType::f16, .hand_out = schemes});
-        const auto session =
-            session_of(model, {.kv_dtype = DType::f16, .hand_out = schemes, .layers_stay = true});
+        const auto session = session_of(model, {.kv_dtype = DType::f16, .hand_out = schemes, .layers_stay = true});
         const Made expected = make(*plain, schemes, prompt), made = make(*session, schemes, prompt);
         for (const bool device_memory : {true, false}) {
             CAPTURE(k);

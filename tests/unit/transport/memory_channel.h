@@ -35,8 +35,8 @@ public:
     }
     // Sees, and may change, each frame that an end has sent.
     std::function<void(int end, transport::HeaderBytes& head, std::vector<std::byte>& payload)> tamper;
-    bool device_memory = false;       // it sends from there, as an MPI may
-    std::size_t from_device = 0;      // payloads that came from there
+    bool device_memory = false;   // it sends from there, as an MPI may
+    std::size_t from_device = 0;  // payloads that came from there
     [[nodiscard]] bool dead(int end) const { return sides_[end].channel->dead(); }
     [[nodiscard]] std::int64_t sent(int end) const { return sides_[end].channel->sent(); }
 

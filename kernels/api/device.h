@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <string>
 
+#include "kernels/api/activation.h"
 #include "kernels/api/dtype.h"
 #include "kernels/api/ops.h"
 
@@ -126,8 +127,6 @@ struct DeviceHeads {
     std::size_t stride = 0;       // from one token to the next
     std::size_t head_stride = 0;  // from one head to the next
 };
-
-enum class DeviceActivation : std::uint8_t { silu, gelu_tanh, gelu_erf };
 
 // How a router chooses experts for a token: model/program.h, RoutingRule, whose meaning this has to the letter.
 struct DeviceRouting {
@@ -293,7 +292,7 @@ struct DeviceOps {
 
     // out = activation(gate) * up, or without up (null) activation(gate); `stride` of both. Bounds: Ops::silu_mul,
     // gelu_tanh, gelu_erf, and one more rounding. out.f32 may be gate or up.
-    DeviceFault (*activate)(DeviceStream stream, DeviceActivation activation, const float* gate, const float* up,
+    DeviceFault (*activate)(DeviceStream stream, Activation activation, const float* gate, const float* up,
                             std::size_t stride, std::size_t n_tokens, std::size_t n, const DeviceOutput& out);
     // y += x; y *= factor; y = cap * tanh(y / cap) (bound: Ops::softcap). The first two exact.
     DeviceFault (*add)(DeviceStream stream, const float* x, std::size_t x_stride, float* y, std::size_t y_stride,
@@ -385,6 +384,10 @@ struct DeviceOps {
     DeviceFault (*kv_dequantize)(DeviceStream stream, const DeviceCodec& codec, const ConstDeviceCodes& from,
                                  std::size_t n_tokens, std::size_t n_heads, std::size_t head_dim, DType type, void* x,
                                  unsigned long long* place);
+    // Raises *error (set to 0 before) to the largest |decoded - x|, in f32; without those that are not finite.
+    DeviceFault (*kv_error)(DeviceStream stream, const DeviceCodec& codec, const ConstDeviceCodes& from,
+                            std::size_t n_tokens, std::size_t n_heads, std::size_t head_dim, DType type, const void* x,
+                            float* error);
     // y[column][row] = x[row][column], items of some bytes: [token][head] rows of head_dim values to [head][token], or
     // back.
     DeviceFault (*kv_transpose)(DeviceStream stream, const void* x, std::size_t rows, std::size_t columns,
@@ -392,6 +395,12 @@ struct DeviceOps {
     // y[token][i] = x[token][heads[i]], for another division of the heads among ranks.
     DeviceFault (*kv_gather_heads)(DeviceStream stream, const void* x, std::size_t n_tokens, std::size_t n_heads,
                                    const std::int32_t* heads, std::size_t n_gathered, std::size_t item_bytes, void* y);
+    // *crc = CRC-32C of the bytes (base/hash.h).
+    DeviceFault (*crc32c)(DeviceStream stream, const void* data, std::size_t bytes, std::uint32_t* crc);
+    // x[token][head][head_dim] = what a sequence has in the pages of tokens [first, first + n_tokens), which are
+    // floats.
+    DeviceFault (*kv_collect)(DeviceStream stream, const DeviceKv& from, const DeviceSequences& sequences,
+                              std::size_t sequence, std::size_t first, std::size_t n_tokens, void* x);
     // The first 2 * n_pairs values of each row of head_dim, of 2 or 4 bytes, from the other order of pairs to `to`.
     DeviceFault (*kv_pairing)(DeviceStream stream, const void* x, std::size_t rows, std::size_t head_dim,
                               std::size_t item_bytes, std::size_t n_pairs, RopePairing to, void* y);

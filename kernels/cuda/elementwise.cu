@@ -81,21 +81,21 @@ __device__ float silu(float x) {
     return x * half * half;
 }
 
-__device__ float activated(DeviceActivation activation, float x) {
+__device__ float activated(Activation activation, float x) {
     switch (activation) {
-        case DeviceActivation::silu:
+        case Activation::silu:
             return silu(x);
-        case DeviceActivation::gelu_tanh: {
+        case Activation::gelu_tanh: {
             constexpr float root = 0.7978845608F;  // of 2 / pi
             return x / 2 * (1 + tanhf(root * fmaf(0.044715F * x * x, x, x)));
         }
-        case DeviceActivation::gelu_erf:
+        case Activation::gelu_erf:
             return x / 2 * erfcf(x * -0.7071067812F);
     }
     return x;
 }
 
-__global__ void activate_values(DeviceActivation activation, const float* gate, const float* up, std::size_t stride,
+__global__ void activate_values(Activation activation, const float* gate, const float* up, std::size_t stride,
                                 std::size_t n, DeviceOutput out) {
     const std::size_t i = std::size_t{blockIdx.y} * blockDim.x + threadIdx.x, token = blockIdx.x;
     if (i >= n) return;
@@ -103,7 +103,7 @@ __global__ void activate_values(DeviceActivation activation, const float* gate, 
     float value;
     if (up == nullptr) {
         value = activated(activation, g);
-    } else if (activation == DeviceActivation::silu && g < -64) {
+    } else if (activation == Activation::silu && g < -64) {
         const float half = expf(g / 2);
         value = (g * half) * (half * up[token * stride + i]);
     } else {
@@ -116,8 +116,8 @@ Grid token_grid(std::size_t n_tokens, std::size_t n) {
     return {{blocks_for(n_tokens, 1), blocks_for(n, flat_threads), 1}, {flat_threads, 1, 1}};
 }
 
-DeviceFault activate(DeviceStream stream, DeviceActivation activation, const float* gate, const float* up,
-                     std::size_t stride, std::size_t n_tokens, std::size_t n, const DeviceOutput& out) {
+DeviceFault activate(DeviceStream stream, Activation activation, const float* gate, const float* up, std::size_t stride,
+                     std::size_t n_tokens, std::size_t n, const DeviceOutput& out) {
     return launch(stream, "activate", token_grid(n_tokens, n), {{"tokens", n_tokens}, {"cols", n}}, activate_values,
                   activation, gate, up, stride, n, out);
 }

@@ -235,6 +235,28 @@ __global__ void __launch_bounds__(threads)
     }
 }
 
+// A warp has a head of a token. Of floats that are not negative, the order is that of their bits.
+__global__ void __launch_bounds__(threads)
+    kv_error(DeviceCodec codec, Values values, ConstDeviceCodes from, const void* x, unsigned* error) {
+    const int warp = static_cast<int>(threadIdx.x) / warp_size, lane = static_cast<int>(threadIdx.x) % warp_size;
+    const int dim = values.head_dim;
+    HETERO_DYNAMIC_SHARED(float, shared);  // [warp][dim]
+    float* row = shared + warp * dim;
+    const std::size_t index = std::size_t{blockIdx.x} * warps + static_cast<std::size_t>(warp);
+    if (index >= values.heads()) return;
+    for (int i = lane; i < dim; i += warp_size) row[i] = decoded(codec, values, from, index, i);
+    if (codec.rotated) hadamard_warp(row, dim);
+    float largest = 0;
+    for (int i = lane; i < dim; i += warp_size) {
+        const std::size_t at = index * static_cast<std::size_t>(dim) + static_cast<std::size_t>(i);
+        const float difference = fabsf(row[i] - value_at(values.type, x, at));
+        if (is_finite(difference)) largest = fmaxf(largest, difference);
+    }
+    for (int distance = warp_size / 2; distance > 0; distance /= 2)
+        largest = fmaxf(largest, __shfl_xor_sync(all_lanes, largest, distance));
+    if (lane == 0 && largest > 0) atomicMax(error, __float_as_uint(largest));
+}
+
 // What no kernel is for; null: nothing.
 const char* refusal(const DeviceCodec& codec, DType type, std::size_t head_dim) {
     if (type != DType::f32 && type != DType::f16 && type != DType::bf16) return "values are f32, f16 or bf16";
@@ -305,11 +327,21 @@ DeviceFault dequantize(DeviceStream stream, const DeviceCodec& codec, const Cons
                   shape_of(type, n_tokens, n_heads, head_dim), from, x, place);
 }
 
+DeviceFault error_of(DeviceStream stream, const DeviceCodec& codec, const ConstDeviceCodes& from, std::size_t n_tokens,
+                     std::size_t n_heads, std::size_t head_dim, DType type, const void* x, float* error) {
+    const Shapes shapes = {{"tokens", n_tokens}, {"heads", n_heads}, {"head_dim", head_dim}};
+    if (const char* reason = refusal(codec, type, head_dim)) return unsupported(stream, "kv_error", reason, shapes);
+    const Grid grid{dim3(blocks_for(n_tokens * n_heads, warps)), dim3(threads), warps * head_dim * sizeof(float)};
+    return launch(stream, "kv_error", grid, shapes, kv_error, codec, shape_of(type, n_tokens, n_heads, head_dim), from,
+                  x, reinterpret_cast<unsigned*>(error));
+}
+
 }  // namespace
 
 void fill_kv_states(DeviceOps& ops) {
     ops.kv_quantize = quantize;
     ops.kv_dequantize = dequantize;
+    ops.kv_error = error_of;
 }
 
 }  // namespace hetero::kernels::HETERO_DEVICE_BACKEND

@@ -114,6 +114,7 @@ void fill_experts(DeviceOps& ops);
 void fill_kv(DeviceOps& ops);
 void fill_kv_states(DeviceOps& ops);
 void fill_kv_orders(DeviceOps& ops);
+void fill_checksum(DeviceOps& ops);
 void fill_attention(DeviceOps& ops);
 
 // All of them.

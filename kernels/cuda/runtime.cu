@@ -326,6 +326,7 @@ const DeviceOps& table() {
         fill_kv(ops);
         fill_kv_states(ops);
         fill_kv_orders(ops);
+        fill_checksum(ops);
         fill_attention(ops);
         return ops;
     }();

@@ -15,6 +15,10 @@
 
 namespace hetero::engine {
 
+[[nodiscard]] constexpr std::size_t round_up(std::size_t n, std::size_t granule) noexcept {
+    return (n + granule - 1) / granule * granule;
+}
+
 inline constexpr std::size_t huge_page = std::size_t{2} << 20;
 
 inline void advise_huge_pages([[maybe_unused]] void* memory, [[maybe_unused]] std::size_t bytes) noexcept {

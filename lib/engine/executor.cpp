@@ -24,7 +24,7 @@ std::uint64_t work_floats(const model::Program& program, std::size_t chunk_token
 }  // namespace
 
 Executor::Sizes Executor::sizes_of(const model::Program& program) {
-    Sizes sizes;
+    Sizes sizes{widths_of(program)};
     const auto widen = [](std::size_t& size, std::size_t to) { size = std::max(size, to); };
     const auto multiplied = [&](const model::Matrix& matrix, std::size_t rows_per_token = 1) {
         widen(sizes.quantized, kernels::activation_bytes(rows_per_token, matrix.cols));
@@ -36,8 +36,6 @@ Executor::Sizes Executor::sizes_of(const model::Program& program) {
     };
     for (const model::Op& any : program.ops) {
         if (const auto* qkv = std::get_if<model::Qkv>(&any)) {
-            widen(sizes.k, qkv->k.rows);
-            widen(sizes.v, qkv->v.rows);
             finely(qkv->q);
         } else if (const auto* attention = std::get_if<model::Attention>(&any)) {
             const std::size_t dim = program.kv[attention->layer].output_dim();
@@ -45,11 +43,8 @@ Executor::Sizes Executor::sizes_of(const model::Program& program) {
         } else if (const auto* plain = std::get_if<model::Project>(&any)) {
             multiplied(plain->weight);
         } else if (const auto* project = std::get_if<model::ProjectAdd>(&any)) {
-            widen(sizes.product, project->weight.rows);
             multiplied(project->weight);
         } else if (const auto* ffn = std::get_if<model::FfnAdd>(&any)) {
-            widen(sizes.ffn, ffn->up.rows);
-            widen(sizes.product, ffn->down.rows);
             multiplied(ffn->up);
             multiplied(ffn->down);
             widen(sizes.activated, kernels::activation_bytes(1, ffn->down.cols));
@@ -58,8 +53,6 @@ Executor::Sizes Executor::sizes_of(const model::Program& program) {
             multiplied(moe->experts.front().up, moe->rule.top_k);
             multiplied(moe->experts.front().down, moe->rule.top_k);
         } else if (const auto* head = std::get_if<model::Head>(&any)) {
-            widen(sizes.vocab, head->weight.rows);
-            widen(sizes.hidden, head->weight.cols);
             finely(head->weight);
         }
     }
@@ -89,20 +82,13 @@ std::vector<Value> Executor::values_of(const model::Program& program, std::size_
         scratch(quantized).bytes = chunk_tokens * sizes.quantized;
         scratch(activated).bytes = chunk_tokens * sizes.activated;
     }
+    scratch(k).lives = lives_of_k(program);
     for (std::size_t i = 0; i < program.ops.size(); ++i) {
         const auto in_op = [&](std::initializer_list<Scratch> used) {
             for (const Scratch which : used) scratch(which).lives.push_back({i, i + 1});
         };
         const model::Op& op = program.ops[i];
-        if (std::holds_alternative<model::Qkv>(op)) {
-            in_op({v, quantized});
-            // Some codecs store K only when attention has seen what was there before.
-            std::size_t reader = i;
-            while (reader + 1 < program.ops.size() && !std::holds_alternative<model::Attention>(program.ops[reader])) {
-                ++reader;
-            }
-            scratch(k).lives.push_back({i, reader + 1});
-        }
+        if (std::holds_alternative<model::Qkv>(op)) in_op({v, quantized});
         if (std::holds_alternative<model::Attention>(op)) in_op({spans});
         if (std::holds_alternative<model::Project>(op)) in_op({quantized});
         if (std::holds_alternative<model::ProjectAdd>(op)) in_op({product, quantized});
@@ -143,6 +129,7 @@ Executor::Executor(const model::Program& program, ThreadPool& pool, std::uint32_
       sizes_(sizes_of(program)),
       chunk_tokens_(chunk_tokens),
       exec_(exec),
+      ops_for_kv_(ops_for_kv(program)),
       block_tokens_(block_tokens),
       slots_(program, chunk_tokens),
       packed_(std::move(packed)),
@@ -163,9 +150,6 @@ Executor::Executor(const model::Program& program, ThreadPool& pool, std::uint32_
         const std::size_t values = std::max<std::size_t>(tokens, block_tokens) * (rope.rotary_dim / 2);
         ropes_.push_back({model::inverse_frequencies(rope), rope.attention_factor, std::vector<float>(values),
                           std::vector<float>(values)});
-    }
-    for (std::size_t i = 0; i < program.ops.size(); ++i) {
-        if (std::holds_alternative<model::Attention>(program.ops[i])) ops_for_kv_ = i + 1;
     }
     if (block_tokens != 0) {
         segments_ = segments_of(program);
@@ -213,7 +197,7 @@ Executor::Executor(const model::Program& program, ThreadPool& pool, std::uint32_
 }
 
 // Makes room for the tokens, and lists what belongs to each.
-Status Executor::place(std::span<const Piece> pieces, std::size_t n_tokens, Rows rows) {
+Status Executor::place(std::span<const Piece> pieces, Rows rows) {
     ids_.clear();
     positions_.clear();
     caches_.clear();
@@ -236,65 +220,44 @@ Status Executor::place(std::span<const Piece> pieces, std::size_t n_tokens, Rows
         if (rows == Rows::last) wanted_.push_back(begin + count - 1);
     }
     if (rows == Rows::all) {
-        for (std::uint32_t token = 0; token < n_tokens; ++token) wanted_.push_back(token);
+        for (std::uint32_t token = 0; token < ids_.size(); ++token) wanted_.push_back(token);
     }
     return {};
 }
 
 Status Executor::run(std::span<const Piece> pieces, Phase phase, Rows rows, const LogitsFn& on_logits,
                      const LayerFn& on_layer) {
-    std::size_t n_tokens = 0;
-    for (const Piece& piece : pieces) {
-        n_tokens += piece.tokens.size();
-        if (piece.tokens.empty() || n_tokens > chunk_tokens_ ||
-            piece.first + piece.tokens.size() > piece.cache->capacity()) {
-            return fail(Errc::internal, "executor: {} tokens at {} in a chunk of {} (of {}, capacity {})",
-                        piece.tokens.size(), piece.first, n_tokens, chunk_tokens_, piece.cache->capacity());
-        }
-    }
+    HETERO_CHECK(check_pieces(pieces, chunk_tokens_, pieces.size()));
     tiling_ = phase == Phase::prefill ? tile_ops_ : nullptr;
-    HETERO_CHECK(place(pieces, n_tokens, rows));
-    fill_rope(n_tokens);
-    return run_ops(0, program_.ops.size(), {pieces, n_tokens, phase, rows, &on_logits, &on_layer});
+    HETERO_CHECK(place(pieces, rows));
+    fill_rope(ids_.size());
+    return run_ops(0, program_.ops.size(), {pieces, ids_.size(), phase, rows, &on_logits, &on_layer});
 }
 
 Status Executor::run_by_layer(const Piece& block, Rows rows, const LogitsFn& on_logits, const LayerFn& on_layer) {
     const std::size_t n_tokens = block.tokens.size();
-    if (n_tokens == 0 || n_tokens > block_tokens_ || block.first + n_tokens > block.cache->capacity()) {
-        return fail(Errc::internal, "executor: {} tokens at {} in a block of {} (capacity {})", n_tokens, block.first,
-                    block_tokens_, block.cache->capacity());
-    }
+    HETERO_CHECK(check_block(block, block_tokens_));
     // All pages at once: from here on the table of the cache stays as it is, and other threads may read what is done.
     HETERO_CHECK(block.cache->prepare(block.first, block.first + n_tokens));
     tiling_ = tile_ops_;
     const std::vector<float*> own = registers_;
-    const auto run_segment = [&](std::size_t begin_op, std::size_t end_op) -> Status {
-        for (std::size_t begin = 0; begin < n_tokens; begin += chunk_tokens_) {
-            const std::size_t count = std::min<std::size_t>(chunk_tokens_, n_tokens - begin);
-            const bool last = begin + count == n_tokens;
-            for (std::size_t i = 0; i < segments_.carried.size(); ++i) {
-                const model::Register index = segments_.carried[i];
-                registers_[index] = carried_[i].data() + begin * width(index);
-            }
-            rope_first_ = begin;
-            const Piece piece{block.tokens.subspan(begin, count), block.first + begin, block.cache};
-            const Rows wanted = rows == Rows::last && !last ? Rows::none : rows;
-            HETERO_CHECK(place({&piece, 1}, count, wanted));
-            if (begin_op == 0) fill_rope(count);
-            const LogitsFn shifted = [&](std::size_t index, std::span<const float> logits) {
-                return on_logits(begin + index, logits);
-            };
-            HETERO_CHECK(run_ops(begin_op, end_op,
-                                 {{&piece, 1}, count, Phase::prefill, wanted, &shifted, last ? &on_layer : nullptr}));
+    Status done = for_chunks(n_tokens, chunk_tokens_, segments_, rows, [&](const SegmentChunk& part) -> Status {
+        for (std::size_t i = 0; i < segments_.carried.size(); ++i) {
+            const model::Register index = segments_.carried[i];
+            registers_[index] = carried_[i].data() + part.begin * width(index);
         }
-        return {};
-    };
-    Status done;
-    std::size_t begin_op = 0;
-    for (const std::size_t end_op : segments_.ends) {
-        if (done) done = run_segment(begin_op, end_op);
-        begin_op = end_op;
-    }
+        rope_first_ = part.begin;
+        const Piece piece{block.tokens.subspan(part.begin, part.n_tokens), block.first + part.begin, block.cache,
+                          block.last};
+        HETERO_CHECK(place({&piece, 1}, part.rows));
+        if (part.begin_op == 0) fill_rope(part.n_tokens);
+        const LogitsFn shifted = [&](std::size_t index, std::span<const float> logits) {
+            return on_logits(part.begin + index, logits);
+        };
+        return run_ops(
+            part.begin_op, part.end_op,
+            {{&piece, 1}, part.n_tokens, Phase::prefill, part.rows, &shifted, part.last ? &on_layer : nullptr});
+    });
     registers_ = own;
     rope_first_ = 0;
     return done;

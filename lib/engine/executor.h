@@ -40,7 +40,6 @@ public:
                                                     const Communicator& group, Precision precision = Precision::precise,
                                                     Exec exec = Exec::graph, int threads = 1);
 
-    static constexpr std::size_t head_block_tokens = 32;  // logits computed together: bounds the [tokens][vocab] buffer
     Status run(std::span<const Piece> pieces, Phase phase, Rows rows, const LogitsFn& on_logits,
                const LayerFn& on_layer) override;
     // The bits are those of run() with chunk after chunk.
@@ -62,11 +61,10 @@ private:
         const Piece* piece;
         std::uint32_t begin, end;
     };
-    struct Sizes {
-        std::size_t k = 0, v = 0, ffn = 0, product = 0, vocab = 0, hidden = 0;  // widest, elements per token
-        std::size_t spans = 0;                                                  // of a decode step
-        std::size_t residual = 0, tiled = 0;                                    // likewise
-        std::size_t quantized = 0, activated = 0;                               // bytes per token
+    struct Sizes : Widths {
+        std::size_t residual = 0, tiled = 0;       // widest, elements per token
+        std::size_t spans = 0;                     // of a decode step
+        std::size_t quantized = 0, activated = 0;  // bytes per token
     };
     struct RopeTable {
         std::vector<double> frequencies;  // [pair], radians per position
@@ -115,7 +113,7 @@ private:
         for (std::size_t token = 0; token < n_tokens; ++token) body(token, 0);
     }
     [[nodiscard]] std::size_t width(model::Register index) const { return program_.registers[index].width; }
-    Status place(std::span<const Piece> pieces, std::size_t n_tokens, Rows rows);
+    Status place(std::span<const Piece> pieces, Rows rows);
     void fill_rope(std::size_t n_tokens);
     [[nodiscard]] kernels::RopeTable rope_table(std::size_t index) const;  // of the chunk in work
     Status run_ops(std::size_t begin, std::size_t end, const Chunk& chunk);

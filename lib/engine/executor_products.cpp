@@ -12,8 +12,6 @@ namespace {
 constexpr std::size_t fine_block_rows = 128;
 constexpr std::size_t tasks_per_thread = 4;  // so that a delayed thread does not hold up the others for long
 
-std::size_t round_up(std::size_t n, std::size_t granule) { return (n + granule - 1) / granule * granule; }
-
 }  // namespace
 
 std::size_t Executor::rows_per_task(std::size_t rows) const {

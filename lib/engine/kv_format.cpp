@@ -1,5 +1,7 @@
 #include "engine/kv_format.h"
 
+#include "engine/aligned.h"
+
 namespace hetero::engine {
 namespace {
 
@@ -47,6 +49,13 @@ kv::Scheme scheme_of(const KvStorage& storage, kv::PartId part) {
     return scheme;
 }
 
+std::optional<KvCodes> codes_of(std::string_view codec, const quant::Params& params) noexcept {
+    if (codec == "fp8_e4m3fn") return KvCodes::e4m3fn;
+    if (codec == "int4") return params.symmetric ? KvCodes::i4 : KvCodes::u4;
+    if (codec == "int8") return params.symmetric ? KvCodes::i8 : KvCodes::u8;
+    return std::nullopt;
+}
+
 Result<PartFormat> part_format(const quant::Spec& spec, kv::PartId part, std::uint32_t head_dim) {
     const quant::Params& params = spec.params;
     const auto refuse = [&](std::string_view why) {
@@ -56,19 +65,12 @@ Result<PartFormat> part_format(const quant::Spec& spec, kv::PartId part, std::ui
     format.codec = quant::find_codec(spec.codec);
     format.params = params;
     format.head_dim = head_dim;
-    const bool half = spec.codec == "int4";
-    if (spec.codec == "fp8_e4m3fn") {
-        format.codes = KvCodes::e4m3fn;
-    } else if (half) {
-        format.codes = params.symmetric ? KvCodes::i4 : KvCodes::u4;
-    } else if (spec.codec == "int8") {
-        format.codes = params.symmetric ? KvCodes::i8 : KvCodes::u8;
-    } else {
-        return refuse("int8, int4 and fp8_e4m3fn can");
-    }
+    const std::optional<KvCodes> codes = codes_of(spec.codec, params);
+    if (!codes) return refuse("int8, int4 and fp8_e4m3fn can");
+    format.codes = *codes;
     HETERO_CHECK(format.codec->check(params, head_dim));
     if (params.scale_dtype != kernels::DType::f16) return refuse("its scales must be f16");
-    format.row_bytes = half ? (head_dim + 1) / 2 : head_dim;
+    format.row_bytes = kernels::is_paired(*codes) ? (head_dim + 1) / 2 : head_dim;
     std::size_t scales = 0;
     if (params.axis == Axis::token) {
         format.group = params.group == 0 ? head_dim : params.group;
@@ -81,7 +83,7 @@ Result<PartFormat> part_format(const quant::Spec& spec, kv::PartId part, std::ui
     } else {
         return refuse("scales are per token, or of K per channel");
     }
-    const auto aligned = [](std::size_t bytes) { return (bytes + 63) / 64 * 64; };
+    const auto aligned = [](std::size_t bytes) { return round_up(bytes, 64); };
     format.scale_offset = aligned(page_tokens * format.row_bytes);
     format.tile_bytes = format.scale_offset + aligned(2 * scales);
     if (!params.symmetric) {

@@ -47,6 +47,8 @@ struct PartFormat {
     std::size_t scale_offset = 0, zero_offset = 0, tile_bytes = 0;  // from the tile's begin; zero_offset 0: none
     [[nodiscard]] std::size_t groups() const noexcept { return group == 0 ? 0 : head_dim / group; }
 };
+// What codes of int8, int4 or fp8_e4m3fn are; nothing: of another codec.
+[[nodiscard]] std::optional<kernels::KvCodes> codes_of(std::string_view codec, const quant::Params& params) noexcept;
 // usage: what cannot stay in memory so.
 [[nodiscard]] Result<PartFormat> part_format(const quant::Spec& spec, kv::PartId part, std::uint32_t head_dim);
 

@@ -16,8 +16,6 @@ constexpr std::size_t alignment = 64;  // of tiles: a cache line
 // Short enough that a few tokens cost little, while a layer of a run is a small part of it.
 constexpr std::size_t run_bytes = std::size_t{16} << 20;
 
-std::size_t round_up(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
-
 bool latent(const model::KvLayout& layer) { return layer.kind == model::KvLayout::Kind::latent; }
 
 // One head's tile; 0 where the codec cannot be. The V of a latent layer lies in the rows of its K. Cannot overflow:
@@ -29,7 +27,7 @@ std::size_t tile_bytes(const model::KvLayout& layer, const KvStorage& storage, P
         const auto format = part_format(part == PartId::k ? storage.codecs->k : storage.codecs->v, part, dim);
         return format ? format->tile_bytes : 0;
     }
-    return round_up(kernels::dtype_bytes(storage.dtype, dim * KvPool::page_tokens));
+    return round_up(kernels::dtype_bytes(storage.dtype, dim * KvPool::page_tokens), alignment);
 }
 
 std::uint32_t kept_heads(std::span<const model::KvLayout> layers, std::span<const Range> heads, std::size_t layer) {
@@ -171,6 +169,14 @@ bool KvPool::is_latent(std::size_t layer) const noexcept { return latent(layers_
 
 std::size_t KvPool::token_stride(std::size_t layer, PartId part) const noexcept {
     return is_latent(layer) ? layers_[layer].query_dim() : head_dim(layer, part);
+}
+
+kv::Header KvPool::header_of(std::size_t layer) const {
+    kv::Header header;
+    header.identity.n_kv_heads = heads(layer);
+    header.identity.head_dim_k = head_dim(layer, PartId::k);
+    header.identity.head_dim_v = head_dim(layer, PartId::v);
+    return header;
 }
 
 std::size_t KvPool::tile_offset(std::size_t layer, PartId part, std::uint32_t head) const noexcept {

@@ -59,6 +59,8 @@ public:
     [[nodiscard]] std::uint32_t heads(std::size_t layer) const noexcept { return layers_[layer].n_kv_heads; }
     [[nodiscard]] std::uint32_t first_head(std::size_t layer) const noexcept { return first_heads_[layer]; }
     [[nodiscard]] std::uint32_t head_dim(std::size_t layer, kv::PartId part) const noexcept;
+    // With these alone: what shapes and sizes of a state's parts are asked with.
+    [[nodiscard]] kv::Header header_of(std::size_t layer) const;
     // Where from memory() of a page the tile of a head begins, and elements from one token of it to the next. Of a
     // latent layer the two parts lie side by side in one row.
     [[nodiscard]] std::size_t tile_offset(std::size_t layer, kv::PartId part, std::uint32_t head) const noexcept;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "engine/aligned.h"
+
 namespace hetero::engine {
 namespace {
 
@@ -73,8 +75,6 @@ bool meet(const std::vector<Range>& a, const std::vector<Range>& b) {
     return false;
 }
 
-std::size_t round_up(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
-
 }  // namespace
 
 std::optional<model::Register> written_by(const model::Op& op) {
@@ -111,6 +111,47 @@ std::vector<std::vector<Range>> lives_of(const model::Program& program) {
         }
     }
     return lives;
+}
+
+std::vector<Range> lives_of_k(const model::Program& program) {
+    std::vector<Range> lives;
+    for (std::size_t i = 0; i < program.ops.size(); ++i) {
+        if (!std::holds_alternative<model::Qkv>(program.ops[i])) continue;
+        std::size_t reader = i;
+        while (reader + 1 < program.ops.size() && !std::holds_alternative<model::Attention>(program.ops[reader])) {
+            ++reader;
+        }
+        lives.push_back({i, reader + 1});
+    }
+    return lives;
+}
+
+Widths widths_of(const model::Program& program) {
+    Widths widths;
+    const auto widen = [](std::size_t& width, std::size_t to) { width = std::max(width, to); };
+    for (const model::Op& any : program.ops) {
+        if (const auto* qkv = std::get_if<model::Qkv>(&any)) {
+            widen(widths.k, qkv->k.rows);
+            widen(widths.v, qkv->v.rows);
+        } else if (const auto* project = std::get_if<model::ProjectAdd>(&any)) {
+            widen(widths.product, project->weight.rows);
+        } else if (const auto* ffn = std::get_if<model::FfnAdd>(&any)) {
+            widen(widths.ffn, ffn->up.rows);
+            widen(widths.product, ffn->down.rows);
+        } else if (const auto* head = std::get_if<model::Head>(&any)) {
+            widen(widths.vocab, head->weight.rows);
+            widen(widths.hidden, head->weight.cols);
+        }
+    }
+    return widths;
+}
+
+std::size_t ops_for_kv(const model::Program& program) {
+    std::size_t ops = 0;
+    for (std::size_t i = 0; i < program.ops.size(); ++i) {
+        if (std::holds_alternative<model::Attention>(program.ops[i])) ops = i + 1;
+    }
+    return ops;
 }
 
 // Layers are divided where the fewest values are carried from one to the next, as late as possible: after the FFN.
@@ -173,10 +214,10 @@ Arena arrange(std::span<const Value> values, Exec exec) {
         std::size_t offset = 0;
         for (const std::size_t other : taken) {
             if (offset + values[index].bytes <= arena.offsets[other]) break;
-            offset = std::max(offset, arena.offsets[other] + round_up(values[other].bytes));
+            offset = std::max(offset, arena.offsets[other] + round_up(values[other].bytes, 64));
         }
         arena.offsets[index] = offset;
-        arena.bytes = std::max(arena.bytes, offset + round_up(values[index].bytes));
+        arena.bytes = std::max(arena.bytes, offset + round_up(values[index].bytes, 64));
         placed.push_back(index);
     }
     return arena;

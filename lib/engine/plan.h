@@ -23,6 +23,21 @@ enum class Exec : std::uint8_t { graph, eager };
 // [first op, last op + 1).
 [[nodiscard]] std::vector<std::vector<Range>> lives_of(const model::Program& program);
 
+// Of K alone, from where it is computed to where attention has read it: some codecs store it only when attention has
+// seen what was there before.
+[[nodiscard]] std::vector<Range> lives_of_k(const model::Program& program);
+
+// The widest of what ops work on beside registers: elements per token.
+struct Widths {
+    std::size_t k = 0, v = 0, ffn = 0, product = 0, vocab = 0, hidden = 0;  // hidden: of the head's input
+};
+[[nodiscard]] Widths widths_of(const model::Program& program);
+
+inline constexpr std::size_t head_block_tokens = 32;  // logits computed together: bounds the [tokens][vocab] buffer
+
+// Ops after so many only serve logits.
+[[nodiscard]] std::size_t ops_for_kv(const model::Program& program);
+
 // Where the ops are divided so that many tokens pass a layer, chunk by chunk, before the next one begins, and the
 // registers that hold a value there.
 struct Segments {

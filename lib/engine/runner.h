@@ -4,10 +4,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 
+#include "base/function_ref.h"
 #include "base/result.h"
+#include "engine/device/coded_layers.h"
 #include "engine/kv_cache.h"
+#include "engine/plan.h"
 #include "engine/queries.h"
 
 namespace hetero::engine {
@@ -26,6 +30,7 @@ public:
         std::span<const std::int32_t> tokens;
         std::uint64_t first = 0;
         KvCache* cache = nullptr;
+        bool last = true;  // no call with later tokens follows before the layers are wanted
     };
     using LogitsFn = std::function<Status(std::size_t index, std::span<const float> logits)>;
     // Called when the K and V of a layer are in the caches, layer by layer in order; an error from it ends the run.
@@ -61,8 +66,26 @@ public:
     virtual Status put(KvCache& /*cache*/, std::size_t /*layer*/, std::uint64_t /*first*/, std::uint64_t /*end*/) {
         return {};
     }
+    // Of a layer of the piece that was handed out last, in the schemes that its device codes layers in; by another
+    // thread, too. Nothing: fetch() it.
+    virtual std::optional<CodedLayer> take_coded(std::size_t /*layer*/) { return {}; }
     // Before the cache goes back to its first n_tokens.
     virtual Status truncating(KvCache& /*cache*/, std::uint64_t /*n_tokens*/) { return {}; }
+
+protected:
+    // internal: what run(), or run_by_layer(), must not be called with.
+    static Status check_pieces(std::span<const Piece> pieces, std::size_t chunk_tokens, std::size_t sequences);
+    static Status check_block(const Piece& block, std::size_t block_tokens);
+    // The ops of a segment over a chunk of a block.
+    struct SegmentChunk {
+        std::size_t begin_op = 0, end_op = 0;
+        std::size_t begin = 0, n_tokens = 0;  // in the block
+        Rows rows = Rows::none;               // that get logits
+        bool last = false;                    // chunk of the segment
+    };
+    // run_by_layer(): each segment over all chunks of so many tokens, before the next one.
+    static Status for_chunks(std::size_t n_tokens, std::size_t chunk_tokens, const Segments& segments, Rows rows,
+                             FunctionRef<Status(const SegmentChunk&)> run);
 };
 
 }  // namespace hetero::engine

@@ -36,7 +36,11 @@ Status check_options(const Options& options) {
     if (options.device.ops == nullptr && !options.kv_tiers.all_on_device())
         return fail(Errc::usage, "K and V stay elsewhere (--kv-tier) only where a device computes");
     if (options.device.ops != nullptr && options.group != nullptr && options.group->size() > 1)
-        return fail(Errc::usage, "{}: ranks that compute together (--tp) do so on CPUs", device_name(options.device));
+        return fail(
+            Errc::usage,
+            "{}: ranks that compute together (--tp) do so on CPUs: give --device cpu, or leave out --tp, and where "
+            "K and V are too large for one device keep them in the host's memory (--kv-tier host)",
+            device_name(options.device));
     if (options.threads < 0) return fail(Errc::usage, "the number of threads cannot be {}", options.threads);
     return {};
 }
@@ -127,6 +131,10 @@ struct Session::Core {
                                                 options.exec, block_tokens);
             return {};
         }
+        LayerSchemes there = CodedLayers::possible(*kv, options.hand_out, !options.layers_stay);
+        const bool stay = options.layers_stay && there == options.hand_out;  // what is coded here cannot
+        if (options.layers_stay && !stay) there = CodedLayers::possible(*kv, options.hand_out, true);
+        codes_layers = !there.empty();
         DeviceExecutor::Setup setup{model,
                                     kv,
                                     &pool,
@@ -138,7 +146,10 @@ struct Session::Core {
                                     block_tokens,
                                     options.sequences,
                                     capacity,
-                                    on_weights};
+                                    on_weights,
+                                    std::move(there),
+                                    layer_shapes(*model),
+                                    stay};
         HETERO_TRY(runner, DeviceExecutor::create(setup));
         options.on_weights = {};  // its captures need not live on
         return {};
@@ -155,6 +166,7 @@ struct Session::Core {
     std::shared_ptr<const PackedWeights> packed;  // null: Precision::precise
     std::unique_ptr<Runner> runner;
     std::uint32_t chunk_tokens, block_tokens;
+    bool codes_layers = false;
     std::vector<Runner::Piece> pieces;  // of a step
 };
 
@@ -188,8 +200,6 @@ struct Session::Impl {
     // KvCache::load() by all threads.
     Status load_values(std::uint32_t layer, PartId id, std::uint64_t first, std::uint64_t end,
                        std::span<const std::byte> in, std::uint32_t in_heads, std::uint32_t in_first);
-    [[nodiscard]] static kv::Part empty_part(const kv::Scheme& scheme, std::uint64_t n_tokens, std::uint32_t heads,
-                                             std::uint32_t dim);
 };
 
 Result<std::unique_ptr<Session>> Session::create(std::shared_ptr<const model::Model> model, const Options& options,
@@ -334,7 +344,7 @@ Status Session::prefill(std::span<const TokenId> tokens, Logits which, const Log
         const auto give = [&](std::size_t index, std::span<const float> logits) {
             return on_logits(first + index, logits);
         };
-        const Runner::Piece piece{chunk, first, &impl_->cache};
+        const Runner::Piece piece{chunk, first, &impl_->cache, last};
         HETERO_CHECK(by_layer ? core.runner->run_by_layer(piece, rows, give, on_layer)
                               : core.runner->run({&piece, 1}, Phase::prefill, rows, give, on_layer));
         impl_->position += chunk.size();
@@ -361,7 +371,7 @@ Status Session::decode_together(std::span<const Step> steps, const StepLogitsFn&
         }
         HETERO_CHECK(impl.check_ready());
         HETERO_CHECK(impl.check_tokens({&step.token, 1}));
-        core.pieces.push_back({{&step.token, 1}, impl.position, &impl.cache});
+        core.pieces.push_back({{&step.token, 1}, impl.position, &impl.cache, true});
     }
     HETERO_CHECK(core.runner->run(core.pieces, Phase::decode, Rows::last, on_logits, {}));
     for (const Step& step : steps) ++step.session->impl_->position;
@@ -380,22 +390,6 @@ Result<std::span<const float>> Session::decode(TokenId token) {
 
 kv::Scheme Session::kv_scheme(PartId part) const { return scheme_of({kv_dtype(), impl_->options.kv_codecs}, part); }
 
-kv::Part Session::Impl::empty_part(const kv::Scheme& scheme, std::uint64_t n_tokens, std::uint32_t heads,
-                                   std::uint32_t dim) {
-    const quant::Codec& codec = *quant::find_codec(scheme.codec);
-    const quant::Shape shape{n_tokens, heads, dim};
-    const quant::EncodedBytes bytes = codec.bytes(scheme.params, shape);
-    kv::Part part;
-    part.scheme = scheme;
-    part.values = {codec.value_dtype(scheme.params), {n_tokens, heads, codec.row_elements(scheme.params, dim)}, {}};
-    part.values.bytes.resize(bytes.values);
-    if (!codec.has_scale()) return part;
-    const auto extents = codec.scale_shape(scheme.params, shape);
-    part.scale = {scheme.params.scale_dtype, {extents.begin(), extents.end()}, std::vector<std::byte>(bytes.scale)};
-    if (bytes.zero != 0) part.zero = {part.scale.dtype, part.scale.shape, std::vector<std::byte>(bytes.zero)};
-    return part;
-}
-
 Result<kv::Layer> Session::export_layer(std::uint32_t layer) const { return export_layer(layer, impl_->position); }
 
 Result<kv::Layer> Session::export_layer(std::uint32_t layer, std::uint64_t n_tokens) const {
@@ -412,7 +406,7 @@ Result<kv::Layer> Session::export_layer(std::uint32_t layer, std::uint64_t n_tok
         kv::Layer out;
         for (const PartId id : {PartId::k, PartId::v}) {
             kv::Part& part = out.part(id);
-            part = Impl::empty_part(kv_scheme(id), n_tokens - first, cache.heads(layer), cache.head_dim(layer, id));
+            HETERO_TRY(part, kv::allocate_part(cache.pool().header_of(layer), kv_scheme(id), n_tokens - first, id));
             if (impl_->options.kv_codecs) {
                 HETERO_CHECK(cache.save_codes(layer, id, first, n_tokens, part));
             } else {
@@ -423,6 +417,31 @@ Result<kv::Layer> Session::export_layer(std::uint32_t layer, std::uint64_t n_tok
     } catch (const std::bad_alloc&) {
         return fail(Errc::resource, "out of memory while exporting layer {} ({} tokens)", layer, n_tokens);
     }
+}
+
+bool Session::codes_layers() const noexcept { return impl_->core->codes_layers; }
+
+Result<CodedLayer> Session::export_coded(std::uint32_t layer, std::uint64_t end) const {
+    HETERO_CHECK(impl_->check_ready());
+    const LayerSchemes& schemes = impl_->options.hand_out;
+    if (layer >= schemes.k.size()) return fail(Errc::usage, "there is no scheme to hand out layer {} in", layer);
+    CodedLayer out;
+    if (auto coded = impl_->core->runner->take_coded(layer)) {
+        out = std::move(*coded);
+        if (out.remote != nullptr) return out;
+    } else {
+        HETERO_TRY(out.layer, export_layer(layer, end));
+    }
+    for (const PartId id : {PartId::k, PartId::v}) {
+        kv::Part& part = out.layer.part(id);
+        if (part.scheme == schemes.of(layer, id)) continue;
+        const std::uint64_t n_tokens = part.values.shape[0];
+        auto coded = kv::convert_part(impl_->cache.pool().header_of(layer), part, schemes.of(layer, id), n_tokens, id,
+                                      end - n_tokens, threads(), out.max_abs_error);
+        if (!coded) return fail_with(coded.error(), fmt::format("layer {}, {}", layer, kv::part_name(id)));
+        part = std::move(*coded);
+    }
+    return out;
 }
 
 kv::Shard Session::shard() const {
@@ -449,9 +468,9 @@ Result<kv::Layer> Session::gather_layer(std::uint32_t layer, std::uint64_t n_tok
         for (const PartId id : {PartId::k, PartId::v}) {
             const kv::Part& part = own.part(id);
             if (group.is_root()) {
-                whole.part(id) =
-                    Impl::empty_part(part.scheme, part.values.shape[0], static_cast<std::uint32_t>(kept.back().end),
-                                     cache.head_dim(layer, id));
+                kv::Header all = cache.pool().header_of(layer);
+                all.identity.n_kv_heads = static_cast<std::uint32_t>(kept.back().end);
+                HETERO_TRY(whole.part(id), kv::allocate_part(all, part.scheme, part.values.shape[0], id));
             }
             for (const auto array : {&kv::Part::values, &kv::Part::scale, &kv::Part::zero}) {
                 const kv::Tensor& tensor = part.*array;  // [row][head][element]
@@ -514,12 +533,14 @@ Status Session::Impl::import_part(const kv::Header& header, std::uint32_t layer,
     if (options.kv_codecs) {
         const quant::Spec& spec = id == PartId::k ? options.kv_codecs->k : options.kv_codecs->v;
         if (part.scheme.codec == spec.codec && part.scheme.params == spec.params && !part.scheme.keeps_rows()) {
-            const kv::Part expected = empty_part(part.scheme, n_tokens, heads, dim);
-            for (const auto array : {&kv::Part::values, &kv::Part::scale, &kv::Part::zero}) {
-                if ((part.*array).bytes.size() != (expected.*array).bytes.size()) {
-                    return fail(Errc::bad_input, "{}: {} bytes where {} tokens of {} heads of {} have {}", at(),
-                                (part.*array).bytes.size(), n_tokens, heads, dim, (expected.*array).bytes.size());
-                }
+            const quant::EncodedBytes expected =
+                quant::find_codec(spec.codec)->bytes(spec.params, {n_tokens, heads, dim});
+            for (const auto& [tensor, bytes] : {std::pair(&part.values, expected.values),
+                                                {&part.scale, expected.scale},
+                                                {&part.zero, expected.zero}}) {
+                if (tensor->bytes.size() == bytes) continue;
+                return fail(Errc::bad_input, "{}: {} bytes where {} tokens of {} heads of {} have {}", at(),
+                            tensor->bytes.size(), n_tokens, heads, dim, bytes);
             }
             return cache.load_codes(layer, id, first, end, part, heads, skipped);
         }

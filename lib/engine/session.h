@@ -11,6 +11,7 @@
 #include "base/communicator.h"
 #include "base/hash.h"
 #include "base/result.h"
+#include "engine/device/coded_layers.h"
 #include "engine/device/device.h"
 #include "engine/device/tiers.h"
 #include "engine/kv_format.h"
@@ -41,6 +42,8 @@ struct Options {
     std::optional<KvCodecs> kv_codecs = {};    // K and V stay in codes instead, made from f16 (kv_dtype)
     Device device = {};                        // that computes
     KvTiers kv_tiers = {};                     // where K and V stay, of a device
+    LayerSchemes hand_out = {};                // what a device codes observed layers to: see codes_layers()
+    bool layers_stay = false;                  // there, until they are sent (CodedLayer::remote), where it codes all
     WeightsProgressFn on_weights = {};         // while weights are copied to a device
 };
 
@@ -96,6 +99,13 @@ public:
     // session. An error ends prefill(), as usual with an unspecified position. Empty: no more.
     using LayerFn = std::function<Status(std::uint32_t layer, std::uint64_t end)>;
     void observe_layers(LayerFn on_layer);
+
+    // Whether a device computes that has kernels for some of Options::hand_out. Layers that are observed are coded there
+    // then, beside the compute, and are to be taken by export_coded(), each once, instead of export_layer(): what of a
+    // layer was not coded there, or has been taken, is coded here.
+    [[nodiscard]] bool codes_layers() const noexcept;
+    // In the schemes of Options::hand_out. Errors: those of export_layer(layer, end), and of the codecs.
+    Result<CodedLayer> export_coded(std::uint32_t layer, std::uint64_t end) const;
 
     // Another sequence that begins with the first n_tokens of this one, of the same capacity: it uses the same weights,
     // threads and memory, shares the pages of what is common, and is used by the same thread. With 0 it is empty.

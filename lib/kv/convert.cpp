@@ -73,15 +73,8 @@ struct Worker {
     float max_abs_error = 0;
 };
 
-// Tokens as a codec stored them.
-struct EncodedSource {
-    const Codec& codec;
-    const quant::Params& params;
-    std::span<const std::byte> values, scale, zero;
-};
-
 // From one codec to another, over f32 only where both are quantized.
-Status convert_tokens(const EncodedSource& from, const Codec& to, const quant::Params& params, const Shape& shape,
+Status convert_tokens(const EncodedTokens& from, const Codec& to, const quant::Params& params, const Shape& shape,
                       const EncodedSpans& out, std::vector<float>& values, float& error) {
     if (!from.codec.quantized())
         return to.encode_from(params, shape, from.codec.value_dtype(from.params), from.values, out, &error);
@@ -100,7 +93,8 @@ struct KeptRange {
 
 class Converter {
 public:
-    explicit Converter(int threads) : pool_(threads), workers_(static_cast<std::size_t>(pool_.size())) {}
+    Converter(int threads, TokenConverter* elsewhere)
+        : pool_(threads), elsewhere_(elsewhere), workers_(static_cast<std::size_t>(pool_.size())) {}
 
     // `part` becomes `from` with another scheme, in the memory that it has. Tasks are token ranges; of several errors
     // the first range's is returned.
@@ -126,6 +120,15 @@ public:
             return fail(Errc::bad_input, "the data's size does not fit {} tokens of codec {}", n_tokens, in->name());
         }
         HETERO_CHECK(copy_kept(header, from, part, rows, n_tokens, id, first_token));
+        if (elsewhere_ != nullptr && elsewhere_->takes(from.scheme, scheme, shape.head_dim)) {
+            const auto start = std::chrono::steady_clock::now();
+            const EncodedTokens source = tokens_of(*in, from, shape, in_first);
+            HETERO_TRY(const bool converted,
+                       elsewhere_->convert(source, *out, scheme.params, shape, spans_of(*out, part, shape, out_first),
+                                           pool_, workers_.front().max_abs_error));
+            seconds_ += seconds_since(start);
+            if (converted) return ++parts_elsewhere_, part;
+        }
         const std::uint64_t step = tokens_per_task(*in, from.scheme, *out, scheme, shape);
         const std::size_t tasks = rows.middle / step + (rows.middle % step != 0 ? 1 : 0);
         std::vector<Status> done(tasks);
@@ -146,8 +149,9 @@ public:
     }
 
     [[nodiscard]] double seconds() const { return seconds_; }
+    [[nodiscard]] std::uint64_t parts_elsewhere() const { return parts_elsewhere_; }
 
-    [[nodiscard]] double max_abs_error() const {
+    [[nodiscard]] float max_abs_error() const {
         float largest = 0;
         for (const Worker& worker : workers_) largest = std::max(largest, worker.max_abs_error);
         return largest;
@@ -169,9 +173,9 @@ private:
             const quant::EncodedRange at =
                 encoded_range(plain_codec, {}, shape_of(header, n_tokens, id), range.first, range.n);
             Worker& worker = workers_.front();
-            const EncodedSource source =
-                keeping ? EncodedSource{plain_codec, plain.params, at.values(std::span(from.values.bytes)), {}, {}}
-                        : EncodedSource{kept_codec, plain.params, (from.*array).bytes, {}, {}};
+            const EncodedTokens source =
+                keeping ? EncodedTokens{plain_codec, plain.params, at.values(std::span(from.values.bytes)), {}, {}}
+                        : EncodedTokens{kept_codec, plain.params, (from.*array).bytes, {}, {}};
             const EncodedSpans out = keeping ? EncodedSpans{(to.*array).bytes, {}, {}}
                                              : EncodedSpans{at.values(std::span(to.values.bytes)), {}, {}};
             HETERO_CHECK(convert_tokens(source, keeping ? kept_codec : plain_codec, {}, shape, out, worker.values,
@@ -193,17 +197,24 @@ private:
         return {};
     }
 
+    // The tokens of `range` in the arrays of a part, where the first of them is `row`.
+    static EncodedTokens tokens_of(const Codec& codec, const Part& part, const Shape& range, std::uint64_t row) {
+        const EncodedRange at = encoded_range(codec, part.scheme.params, range, row, range.tokens);
+        return {codec, part.scheme.params, at.values(std::span(part.values.bytes)),
+                at.scale(std::span(part.scale.bytes)), at.zero(std::span(part.zero.bytes))};
+    }
+    static EncodedSpans spans_of(const Codec& codec, Part& part, const Shape& range, std::uint64_t row) {
+        const EncodedRange at = encoded_range(codec, part.scheme.params, range, row, range.tokens);
+        return {at.values(std::span(part.values.bytes)), at.scale(std::span(part.scale.bytes)),
+                at.zero(std::span(part.zero.bytes))};
+    }
+
     // `from_row` and `to_row`: of the range's first token in the arrays of each.
     static Status convert_range(const Codec& in, const Part& from, std::uint64_t from_row, const Codec& out, Part& to,
                                 std::uint64_t to_row, const Shape& range, Worker& worker) try {
         const auto start = std::chrono::steady_clock::now();
-        const EncodedRange from_at = encoded_range(in, from.scheme.params, range, from_row, range.tokens),
-                           to_at = encoded_range(out, to.scheme.params, range, to_row, range.tokens);
-        const EncodedSource source{in, from.scheme.params, from_at.values(std::span(from.values.bytes)),
-                                   from_at.scale(std::span(from.scale.bytes)),
-                                   from_at.zero(std::span(from.zero.bytes))};
-        EncodedSpans spans{to_at.values(std::span(to.values.bytes)), to_at.scale(std::span(to.scale.bytes)),
-                           to_at.zero(std::span(to.zero.bytes))};
+        const EncodedTokens source = tokens_of(in, from, range, from_row);
+        EncodedSpans spans = spans_of(out, to, range, to_row);
         const std::span<std::byte> values = spans.values;
         spans.streaming = to.values.bytes.size() >= streaming_bytes;
         const bool direct = in.quantized() && !out.quantized() ? in.streams_values(from.scheme.params)
@@ -223,8 +234,10 @@ private:
     }
 
     ThreadPool pool_;
+    TokenConverter* elsewhere_;
     std::vector<Worker> workers_;
     double seconds_ = 0;
+    std::uint64_t parts_elsewhere_ = 0;
 };
 
 std::uint64_t stored_bytes(const Part& part) {
@@ -359,6 +372,14 @@ bool conversion_is_exact(const Scheme& from, const Scheme& to) {
            !from.params.hadamard && to.codec == "f16";
 }
 
+Result<Part> convert_part(const Header& header, const Part& from, const Scheme& scheme, std::uint64_t n_tokens,
+                          PartId id, std::uint64_t first_token, int threads, float& error) {
+    Converter converter(threads, nullptr);
+    auto part = converter.convert(header, from, scheme, n_tokens, id, first_token);
+    error = std::max(error, converter.max_abs_error());
+    return part;
+}
+
 Result<ConvertReport> convert_state(Source& in, Sink& out, const Scheme& k, const Scheme& v, bool requantize,
                                     const ProvenanceEntry& entry, int threads) {
     const std::size_t n_layers = in.header().k_schemes.size();
@@ -366,12 +387,13 @@ Result<ConvertReport> convert_state(Source& in, Sink& out, const Scheme& k, cons
 }
 
 Result<ConvertReport> convert_state(Source& in, Sink& out, std::span<const Scheme> k, std::span<const Scheme> v,
-                                    bool requantize, const ProvenanceEntry& entry, int threads, Handing handing) {
+                                    bool requantize, const ProvenanceEntry& entry, int threads, Handing handing,
+                                    TokenConverter* elsewhere) {
     const Header& from = in.header();
     HETERO_TRY(const Header header, converted_header(from, k, v, requantize, entry));
     HETERO_CHECK(out.begin(header));
     ConvertReport report;
-    Converter converter(threads);
+    Converter converter(threads, elsewhere);
     Layer input;
     RecycledLayers outputs;
     std::uint64_t values = 0;
@@ -417,6 +439,7 @@ Result<ConvertReport> convert_state(Source& in, Sink& out, std::span<const Schem
     }
     report.seconds = converter.seconds();
     report.max_abs_error = converter.max_abs_error();
+    report.elsewhere = converter.parts_elsewhere();
     if (values != 0) report.bits_per_value = 8.0 * static_cast<double>(report.bytes_out) / static_cast<double>(values);
     return report;
 }

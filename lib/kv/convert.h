@@ -1,10 +1,13 @@
 // Parts between codecs, and parts as plain numbers.
 #pragma once
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/result.h"
+#include "base/threads.h"
 #include "kv/stream.h"
+#include "quant/codec.h"
 
 namespace hetero::kv {
 
@@ -16,9 +19,36 @@ Result<std::vector<float>> decode_part(const Header& header, const Part& part, s
 Result<Part> encode_part(const Header& header, const Scheme& scheme, std::uint64_t n_tokens, PartId id,
                          const std::vector<float>& values, std::uint64_t first_token = 0);
 
+// Tokens as a codec stores them.
+struct EncodedTokens {
+    const quant::Codec& codec;
+    const quant::Params& params;
+    std::span<const std::byte> values, scale, zero;
+};
+
+// Converts tokens elsewhere than on this process's CPUs. Used by one thread.
+class TokenConverter {
+public:
+    virtual ~TokenConverter() = default;
+    [[nodiscard]] virtual std::string name() const = 0;  // "cuda:0"
+    // Whether it goes from one codec to the other, of heads of head_dim.
+    [[nodiscard]] virtual bool takes(const Scheme& from, const Scheme& to, std::uint32_t head_dim) const = 0;
+    // To the bytes of `to`; raises `error` to the largest |decoded output - decoded input|. False: there is no room for
+    // a group, or something is damaged or has no code; `out` is unspecified then, and the codec is asked here, which
+    // says what is wrong. `pool` copies for it.
+    virtual Result<bool> convert(const EncodedTokens& from, const quant::Codec& to, const quant::Params& params,
+                                 const quant::Shape& shape, const quant::EncodedSpans& out, ThreadPool& pool,
+                                 float& error) = 0;
+};
+
 // True where going from one scheme to the other loses nothing, whatever the values: the same scheme, or a float that
 // holds all that the codec decodes to.
 [[nodiscard]] bool conversion_is_exact(const Scheme& from, const Scheme& to);
+
+// The part of n_tokens, of which first_token is the first, with another scheme, as convert_state() converts it; raises
+// `error` to the largest |decoded output - decoded input|.
+Result<Part> convert_part(const Header& header, const Part& from, const Scheme& scheme, std::uint64_t n_tokens,
+                          PartId id, std::uint64_t first_token, int threads, float& error);
 
 // How the parts of a state were converted.
 struct PartCounts {
@@ -38,6 +68,7 @@ struct ConvertReport {
     double seconds = 0;        // of decoding, encoding and measuring the error: the busiest thread's, over all parts
     double max_abs_error = 0;  // |decoded output - decoded input|
     PartCounts parts;
+    std::uint64_t elsewhere = 0;  // of these parts, by a TokenConverter
     [[nodiscard]] bool exact() const noexcept { return parts.lossy + parts.requantized == 0; }
 };
 
@@ -56,10 +87,11 @@ enum class Handing : std::uint8_t { shared, written };
 // Streams `in` to `out` with the given schemes, one for each layer; their source_dtype is filled in from the input. A
 // part whose scheme stays the same is passed on bit for bit. Quantized to another quantized scheme is refused unless
 // `requantize`. Errors name sequence, layer, part, and the codec's place. Adds `entry` to the provenance; the writer
-// chooses the chunk length anew. The bytes do not depend on `threads`; 0: default_thread_count().
+// chooses the chunk length anew. The bytes do not depend on `threads`; 0: default_thread_count(). They do not depend on
+// `elsewhere` either, which converts what it takes; null: all is done here.
 Result<ConvertReport> convert_state(Source& in, Sink& out, std::span<const Scheme> k, std::span<const Scheme> v,
                                     bool requantize, const ProvenanceEntry& entry, int threads,
-                                    Handing handing = Handing::shared);
+                                    Handing handing = Handing::shared, TokenConverter* elsewhere = nullptr);
 // The same schemes in every layer.
 Result<ConvertReport> convert_state(Source& in, Sink& out, const Scheme& k, const Scheme& v, bool requantize,
                                     const ProvenanceEntry& entry, int threads);

@@ -53,6 +53,11 @@ Status Source::skip_layer() {
     return {};
 }
 
+Status Sink::write_remote(std::shared_ptr<const RemoteLayer> layer) {
+    HETERO_TRY(const Layer here, layer->fetch());
+    return write_layer(here);
+}
+
 Status Sink::complete(const Header& /*header*/) {
     return fail(Errc::internal, "{}: it takes no logits after the layers", name());
 }

@@ -2,6 +2,7 @@
 // Order: sequences in order, in each the layers in order, each exactly once.
 #pragma once
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,20 @@
 #include "kv/state.h"
 
 namespace hetero::kv {
+
+// A layer in the memory of a device, which the host does not read. Its bytes stay as they are while it is held.
+class RemoteLayer {
+public:
+    virtual ~RemoteLayer() = default;
+    // Addresses there, of an array as part_arrays counts them.
+    [[nodiscard]] virtual std::span<const std::byte> bytes(PartId part, std::size_t array) const = 0;
+    // CRC-32C of pieces of these, made there. Errors: resource, of the device.
+    virtual Status checksums(std::span<const std::span<const std::byte>> pieces,
+                             std::span<std::uint32_t> crcs) const = 0;
+    // To here: a piece of it, or all.
+    virtual Status read(std::span<const std::byte> there, std::span<std::byte> here) const = 0;
+    virtual Result<Layer> fetch() const = 0;
+};
 
 class Source {
 public:
@@ -18,6 +33,9 @@ public:
     virtual Result<Layer> read_layer() = 0;
     // The same, into `layer`, whose memory is used again; what it held is lost, also where there is an error.
     virtual Status read_into(Layer& layer);
+    // The same where the next layer lies in a device's memory; null: it does not, or nothing is known of that, and
+    // read_layer() gives it.
+    virtual Result<std::shared_ptr<const RemoteLayer>> read_remote() { return nullptr; }
     // The next layer in order is not wanted: it is not read where it need not be.
     virtual Status skip_layer();
     // After the last layer: the root covers everything read, and the writer had completed the state.
@@ -33,6 +51,8 @@ public:
     // The same for a layer that nobody changes any more: the sink may keep it until it has left, instead of a copy, and
     // take its checksums for those of its bytes.
     virtual Status write_shared(std::shared_ptr<const Layer> layer) { return write_layer(*layer); }
+    // The same from where a layer lies, as far as the sink can take it from there.
+    virtual Status write_remote(std::shared_ptr<const RemoteLayer> layer);
     // Where begin() was given late_logits, before commit(): the header with them.
     virtual Status complete(const Header& header);
     virtual Status commit() = 0;                           // all is there: publish

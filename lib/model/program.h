@@ -15,6 +15,7 @@
 #include <variant>
 #include <vector>
 
+#include "kernels/api/activation.h"
 #include "kernels/api/dtype.h"
 #include "model/rope.h"
 
@@ -159,7 +160,7 @@ struct ProjectAdd {  // out += norm(W in)
     std::optional<Norm> norm;  // of the product, before it is added
 };
 
-enum class Activation : std::uint8_t { silu, gelu_tanh, gelu_erf };
+using kernels::Activation;
 
 // out += norm(Wdown (activation(Wgate in) * (Wup in))), or without a gate out += norm(Wdown activation(Wup in)).
 struct FfnAdd {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "kv/stream.h"
 #include "transport/frames.h"
 
 namespace hetero::transport {
@@ -15,6 +16,7 @@ namespace hetero::transport {
 struct Payload {
     std::shared_ptr<const void> owner;
     std::span<const std::byte> bytes;
+    const kv::RemoteLayer* remote = nullptr;  // where the bytes are in a device's memory: the owner
 };
 [[nodiscard]] Payload own_payload(std::vector<std::byte> bytes);
 
@@ -36,6 +38,8 @@ public:
 
     // Starts sending a frame; frames leave in order. The payload stays alive until it has left.
     virtual Status send(const HeaderBytes& head, Payload payload) = 0;
+    // Whether payloads of CHUNK frames may be in a device's memory.
+    [[nodiscard]] virtual bool reads_device_memory() const noexcept { return false; }
     // Says where the payload of the CHUNK frame with this slot goes; one use. `owner` keeps the place alive as long as
     // bytes may still arrive there.
     virtual Status expect(std::uint32_t slot, std::span<std::byte> place, std::shared_ptr<void> owner) = 0;

@@ -117,6 +117,11 @@ Status confirm(const Endpoint& input) {
     return type.confirm == nullptr ? Status{} : type.confirm(input);
 }
 
+bool reads_device_memory(const Endpoint& output) {
+    const EndpointType& type = type_of(output.kind);
+    return type.reads_device_memory != nullptr && type.reads_device_memory(output);
+}
+
 std::uint64_t resumed_bytes(const Endpoint& endpoint) {
     const EndpointType& type = type_of(endpoint.kind);
     return type.resumed_bytes == nullptr ? 0 : type.resumed_bytes(endpoint);

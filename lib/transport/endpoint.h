@@ -88,6 +88,9 @@ Status confirm(const Endpoint& input);
 // whether or not the other side is ready to read. Nothing for a file or a pipe.
 Result<std::optional<LinkRate>> measure_link(const Endpoint& endpoint);
 
+// Whether what goes to an output is sent from where it lies, also in a GPU's memory (kv::RemoteLayer): after prepare().
+[[nodiscard]] bool reads_device_memory(const Endpoint& output);
+
 // Of the state that this process has sent to an output (`sending`) or read from an input; none for a file or a pipe.
 [[nodiscard]] std::optional<TransferStats> transfer_stats(const Endpoint& endpoint, bool sending);
 // Puts this process on the time line of the peer that an input is read from (base/trace.h), by some small probes; does

@@ -18,6 +18,10 @@ public:
                   std::function<void()> on_death = {});
 
     Status send(const HeaderBytes& head, Payload payload) override;
+    // What is damaged has to be read here.
+    [[nodiscard]] bool reads_device_memory() const noexcept override {
+        return !faults_.any() && channel_->reads_device_memory();
+    }
     Status expect(std::uint32_t slot, std::span<std::byte> place, std::shared_ptr<void> owner) override;
     void progress() override { channel_->progress(); }
     [[nodiscard]] bool withdraw(std::uint32_t slot) override { return channel_->withdraw(slot); }

@@ -47,6 +47,7 @@ public:
     // payload_crc.
     // `pieces`: how many of the state's it stands for.
     void post(FrameKind kind, std::vector<std::byte> payload, std::uint64_t pieces = 1);
+    [[nodiscard]] bool reads_device_memory() const noexcept { return channel_->reads_device_memory(); }
     void post_chunk(FrameHeader place, Payload payload);
     // Receiver: where a chunk goes. `place_again` is asked when a chunk has to be sent again.
     void expect(std::uint32_t slot, std::span<std::byte> place, std::shared_ptr<void> owner);

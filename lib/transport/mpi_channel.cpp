@@ -5,6 +5,10 @@
 
 #include "transport/mpi_call.h"
 
+#if defined(OPEN_MPI) && __has_include(<mpi-ext.h>)
+#include <mpi-ext.h>
+#endif
+
 namespace hetero::transport {
 namespace {
 
@@ -20,6 +24,14 @@ tl::unexpected<Error> mpi_failure(const char* call, int code) {
     int length = 0;
     if (MPI_Error_string(code, text.data(), &length) != MPI_SUCCESS) length = 0;
     return fail(Errc::peer, "{}: {}", call, std::string_view(text.data(), static_cast<std::size_t>(length)));
+}
+
+bool mpi_reads_device_memory() noexcept {
+#ifdef MPIX_CUDA_AWARE_SUPPORT  // whatever it is: the library may be another than that of the headers
+    return MPIX_Query_cuda_support() == 1;
+#else
+    return false;
+#endif
 }
 
 MpiChannel::MpiChannel(MPI_Comm control, MPI_Comm data, int peer, bool sends_state)

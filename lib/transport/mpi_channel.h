@@ -14,6 +14,9 @@ namespace hetero::transport {
 // All MPI calls happen in receive() and progress(), which whoever moves frames calls under the gate; the other methods
 // only take notes. Every message is probed for its size before a receive is posted: Open MPI 4.1 writes beyond the
 // buffer when a message of its rendezvous protocol is longer than the receive (seen with the vader BTL).
+// Whether this MPI says that it sends from a GPU's memory (Open MPI: MPIX_Query_cuda_support). After MPI_Init.
+[[nodiscard]] bool mpi_reads_device_memory() noexcept;
+
 class MpiChannel final : public Channel {
 public:
     // `sends_state`: which of the two directions of a transfer this side is; a pair of ranks may have one of each.
@@ -22,6 +25,7 @@ public:
     ~MpiChannel() override = default;
 
     Status send(const HeaderBytes& head, Payload payload) override;
+    [[nodiscard]] bool reads_device_memory() const noexcept override { return mpi_reads_device_memory(); }
     Status expect(std::uint32_t slot, std::span<std::byte> place, std::shared_ptr<void> owner) override;
     [[nodiscard]] bool withdraw(std::uint32_t slot) override { return places_.erase(slot) != 0; }
     Result<std::optional<Arrival>> receive() override;

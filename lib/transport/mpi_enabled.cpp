@@ -117,6 +117,15 @@ std::uint64_t resumed_mpi_bytes(const Endpoint& endpoint) {
     return bytes;
 }
 
+bool mpi_output_reads_device_memory(const Endpoint& output) {
+    MpiWorld* world = MpiWorld::running();
+    if (world == nullptr || sides_of(output, false) != nullptr) return false;
+    const auto peer = world->find(output, true);
+    if (!peer) return false;
+    const auto lock = world->gate().enter();
+    return (*peer)->sender->link().reads_device_memory();
+}
+
 Result<LinkRate> measure_mpi(const Endpoint& endpoint) {
     if (sides_of(endpoint, false) != nullptr)
         return fail(Errc::usage, "{}: links of several ranks are not measured", to_string(endpoint));
@@ -146,9 +155,19 @@ Status leave_mpi(const Error* error) noexcept {
 
 }  // namespace
 
-const EndpointType mpi_endpoint = {EndpointKind::mpi, parse_mpi_endpoint, mpi_endpoint_text, prepare_mpi,
-                                   open_mpi_source,   open_mpi_sink,      leave_mpi,         measure_mpi,
-                                   mpi_stats,         join_mpi_time_line, confirm_mpi,       resumed_mpi_bytes};
+const EndpointType mpi_endpoint = {EndpointKind::mpi,
+                                   parse_mpi_endpoint,
+                                   mpi_endpoint_text,
+                                   prepare_mpi,
+                                   open_mpi_source,
+                                   open_mpi_sink,
+                                   leave_mpi,
+                                   measure_mpi,
+                                   mpi_stats,
+                                   join_mpi_time_line,
+                                   confirm_mpi,
+                                   resumed_mpi_bytes,
+                                   mpi_output_reads_device_memory};
 // Once it has been joined, a process of another job is a peer as any other; leave_mpi() leaves both.
 const EndpointType mpi_port_endpoint = {EndpointKind::mpi_port,
                                         parse_port_endpoint,
@@ -161,7 +180,8 @@ const EndpointType mpi_port_endpoint = {EndpointKind::mpi_port,
                                         mpi_stats,
                                         join_mpi_time_line,
                                         confirm_mpi,
-                                        resumed_mpi_bytes};
+                                        resumed_mpi_bytes,
+                                        mpi_output_reads_device_memory};
 
 Communicator& group() noexcept {
     MpiWorld* world = MpiWorld::running();

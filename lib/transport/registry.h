@@ -23,6 +23,7 @@ struct EndpointType {
     Status (*join_time_line)(const Endpoint& input) = nullptr;
     Status (*confirm)(const Endpoint& endpoint) = nullptr;  // of an input; null: its other side does not wait for it
     std::uint64_t (*resumed_bytes)(const Endpoint& endpoint) = nullptr;
+    bool (*reads_device_memory)(const Endpoint& output) = nullptr;
 };
 
 extern const EndpointType file_endpoint, pipe_endpoint, mpi_endpoint, mpi_port_endpoint;

@@ -65,6 +65,15 @@ public:
     Status write_layer(const kv::Layer& layer) override { return send_layer(layer, nullptr); }
     Status write_shared(std::shared_ptr<const kv::Layer> layer) override { return send_layer(*layer, layer); }
 
+    Status write_remote(std::shared_ptr<const kv::RemoteLayer> layer) override {
+        if (!sender_->link().reads_device_memory()) return kv::Sink::write_remote(std::move(layer));
+        try {
+            return send_remote(layer);
+        } catch (const std::bad_alloc&) {
+            return fail(Errc::resource, "{}: no memory to send a layer", name_);
+        }
+    }
+
     Status complete(const kv::Header& header) override {
         late_ = header_.late_logits;
         if (!late_) return fail(Errc::internal, "{}: it has its logits", name_);
@@ -138,7 +147,7 @@ private:
                 sender_->layer_begins(std::chrono::steady_clock::now());
             }
             for (; !walk_->done() && walk_->place().layer_index == index; walk_->advance())
-                HETERO_CHECK(send(walk_->place(), layer, owner, tables_[sequence][number]));
+                HETERO_CHECK(send(walk_->place(), layer, owner));
             const auto lock = gate_->enter();
             sender_->layer_given(index);
         } catch (const std::bad_alloc&) {
@@ -147,8 +156,41 @@ private:
         return {};
     }
 
-    Status send(const ChunkPlace& place, const kv::Layer& layer, const std::shared_ptr<const kv::Layer>& owner,
-                kv::LayerChecksums& checksums) {
+    // Checksums are those of the device: the bytes are not read here.
+    Status send_remote(const std::shared_ptr<const kv::RemoteLayer>& layer) {
+        if (!walk_ || walk_->done()) return fail(Errc::internal, "{}: a layer too many", name_);
+        const std::uint64_t index = walk_->place().layer_index;
+        std::vector<ChunkPlace> places;
+        std::vector<std::span<const std::byte>> pieces;
+        for (; !walk_->done() && walk_->place().layer_index == index; walk_->advance()) {
+            const ChunkPlace& place = places.emplace_back(walk_->place());
+            const std::span<const std::byte> all = layer->bytes(place.part, static_cast<std::size_t>(place.array));
+            if (all.size() < place.offset + place.length)
+                return fail(Errc::internal, "{}: layer {} has {} bytes where {} are to be sent", name_, place.layer,
+                            all.size(), place.offset + place.length);
+            pieces.push_back(all.subspan(place.offset, place.length));
+        }
+        std::vector<std::uint32_t> crcs(pieces.size());
+        if (const Status made = layer->checksums(pieces, crcs); !made) return fail_with(made.error(), name_);
+        {
+            const auto lock = gate_->enter();
+            sender_->layer_begins(std::chrono::steady_clock::now());
+        }
+        for (std::size_t i = 0; i < places.size(); ++i) {
+            note(places[i], crcs[i]);
+            HETERO_CHECK(hand_over(places[i], crcs[i], Payload{layer, pieces[i], layer.get()}));
+        }
+        const auto lock = gate_->enter();
+        sender_->layer_given(index);
+        return {};
+    }
+
+    void note(const ChunkPlace& place, std::uint32_t crc) {
+        kv::LayerChecksums& table = tables_[place.sequence][place.layer];
+        array_of(place.part == kv::PartId::k ? table.k : table.v, place.array).push_back(crc);
+    }
+
+    Status send(const ChunkPlace& place, const kv::Layer& layer, const std::shared_ptr<const kv::Layer>& owner) {
         Payload payload{
             owner, std::span(array_of(layer.part(place.part), place.array).bytes).subspan(place.offset, place.length)};
         std::shared_ptr<BufferPool::Buffer> buffer;
@@ -172,8 +214,11 @@ private:
             payload.bytes = std::span<const std::byte>(*buffer).first(place.length);
             payload.owner = std::move(buffer);
         }
-        array_of(place.part == kv::PartId::k ? checksums.k : checksums.v, place.array).push_back(crc);
+        note(place, crc);
+        return hand_over(place, crc, std::move(payload));
+    }
 
+    Status hand_over(const ChunkPlace& place, std::uint32_t crc, Payload payload) {
         auto lock = gate_->enter();
         gate_->wait(lock, [&] { return sender_->may_send(place.layer_index) || sender_->error(); });
         HETERO_CHECK(failure());

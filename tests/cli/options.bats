@@ -154,7 +154,11 @@ END
     # shellcheck disable=SC2086
     refuses 2 'kv-tier' $tool --device cpu --kv-tier host
   done
+  refuses 4 'cuda:99' kv-quantize a.h5 --dtype int8 -o b.h5 --device cuda:99
+  refuses 2 'tpu' kv-quantize a.h5 --dtype int8 -o b.h5 --device tpu
+  refuses 2 'inspect' kv-quantize a.h5 --inspect --device cpu
   [ ! -e b.h5 ]
+  kv-quantize a.h5 --dtype int8 -o q.h5 --json -q | grep -q '"device": "cpu"'
   run --separate-stderr hetero-prefill -m "$tiny" -p Hello -o b.h5 --device auto
   [ "$status" -eq 0 ]
   grep -q 'device: ' <<<"$stderr"

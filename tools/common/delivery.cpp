@@ -41,6 +41,11 @@ public:
         first_.reset();
         return {};
     }
+    Result<std::shared_ptr<const kv::RemoteLayer>> read_remote() override {
+        if (!began_) began_ = Clock::now();
+        if (first_) return nullptr;
+        return inner_.read_remote();
+    }
     Status finish() override { return inner_.finish(); }
 
 private:
@@ -246,6 +251,18 @@ Result<Delivery> read_delivery(const OptionTable& table, const DeliveryOptions& 
     return delivery;
 }
 
+kv::ProvenanceEntry quantize_entry(const Tool& tool, const Schemes& schemes) {
+    return tool.provenance("quantize " + describe(schemes));
+}
+
+void report_quantized(Tool& tool, const Specs& specs, const kv::Header& quantized, double bits_per_value,
+                      double max_abs_error) {
+    Json& report = tool.report();
+    report_schemes(report, specs, schemes_of(quantized), quantized.identity);
+    report["bits_per_value"] = number(bits_per_value);
+    report["max_abs_error"] = number(max_abs_error);
+}
+
 Result<Delivered> deliver(Tool& tool, const Delivery& delivery, kv::Source& source, kv::Sink& sink,
                           const transport::Endpoint& endpoint, std::uint64_t threads) {
     PreviewSource preview(source);
@@ -266,21 +283,17 @@ Result<Delivered> deliver(Tool& tool, const Delivery& delivery, kv::Source& sour
         return delivered;
     }
     const Schemes schemes = schemes_of(*specs, source.header());
-    const auto converted =
-        kv::convert_state(preview, sink, schemes.k, schemes.v, delivery.requantize,
-                          tool.provenance("quantize " + describe(schemes)), static_cast<int>(threads));
+    const auto converted = kv::convert_state(preview, sink, schemes.k, schemes.v, delivery.requantize,
+                                             quantize_entry(tool, schemes), static_cast<int>(threads));
     if (!converted) {
         sink.abort(converted.error());
         return tl::unexpected(converted.error());
     }
     delivered.seconds = preview.seconds();
     delivered.header = with_schemes(source.header(), schemes);
-    Json& report = tool.report();
-    report_schemes(report, *specs, schemes, source.header().identity);
-    report["bits_per_value"] = number(converted->bits_per_value);
-    report["quantize_ms"] = number(converted->seconds * 1e3);
-    report["max_abs_error"] = number(converted->max_abs_error);
-    report["conversion"] = converted->parts.text();
+    report_quantized(tool, *specs, delivered.header, converted->bits_per_value, converted->max_abs_error);
+    tool.report()["quantize_ms"] = number(converted->seconds * 1e3);
+    tool.report()["conversion"] = converted->parts.text();
     return delivered;
 }
 

@@ -36,4 +36,9 @@ struct Delivered {
 Result<Delivered> deliver(Tool& tool, const Delivery& delivery, kv::Source& source, kv::Sink& sink,
                           const transport::Endpoint& endpoint, std::uint64_t threads);
 
+// What the provenance of a state has of its quantization, and what a report has.
+[[nodiscard]] kv::ProvenanceEntry quantize_entry(const Tool& tool, const Schemes& schemes);
+void report_quantized(Tool& tool, const Specs& specs, const kv::Header& quantized, double bits_per_value,
+                      double max_abs_error);
+
 }  // namespace hetero::tool

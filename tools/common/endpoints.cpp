@@ -175,6 +175,11 @@ Result<double> copy_state(kv::Source& source, kv::Sink& sink) {
         const Clock::time_point start = Clock::now();
         kv::RecycledLayers recycled;
         for (std::size_t i = 0; i < layers; ++i) {
+            HETERO_TRY(auto remote, source.read_remote());
+            if (remote != nullptr) {
+                HETERO_CHECK(sink.write_remote(std::move(remote)));
+                continue;
+            }
             const std::shared_ptr<kv::Layer> layer = recycled.take();
             HETERO_CHECK(source.read_into(*layer));
             HETERO_CHECK(sink.write_shared(layer));

@@ -62,14 +62,7 @@ void add_model_options(OptionTable& table, ModelOptions& options) {
         table.text("-m,--model", "MODEL", &options.path, "the model: a .gguf file or a Hugging Face folder");
     model.setting = true;
     model.completion = Completion::file;
-    table
-        .text("--device", "DEVICE", &options.device,
-              "where to compute: auto, cpu, cuda or cuda:N, the N-th GPU counted from 0")
-        .setting = true;
-    table
-        .size("--device-memory", "SIZE", &options.device_memory_bytes,
-              "memory of a GPU that may be taken; 0: what is free")
-        .setting = true;
+    add_device_options(table, options.device);
     add_thread_option(table, &options.threads);
 }
 
@@ -144,26 +137,6 @@ void report_memory(Tool& tool, const engine::Session& session) {
                                {"warm", session.warm()}};
 }
 
-Status check_device(Tool& tool, ModelOptions& options) {
-    if (const char* reason = kernels::backend_error()) return fail(Errc::resource, "{}", reason);
-    if (options.device != "auto") {
-        auto device = engine::find_device(options.device);
-        if (!device) return fail_with(device.error(), "--device");
-        options.found = *device;
-    } else {
-        const engine::AutoDevice best = engine::best_device();
-        options.found = best.device;
-        if (tool.options().given("device")) {
-            tool.note("device: {}{}",
-                      best.device.ops == nullptr ? fmt::format("CPU ({})", kernels::ops().name)
-                                                 : engine::device_name(best.device),
-                      best.reason.empty() ? "" : "; " + best.reason);
-        }
-    }
-    options.found.memory_bytes = options.device_memory_bytes;
-    return {};
-}
-
 Result<LoadedModel> load_model(const ModelOptions& options) {
     const auto start = std::chrono::steady_clock::now();
     auto loaded = load_alone(options);
@@ -214,9 +187,9 @@ engine::Options session_options(const ModelOptions& options, const engine::KvSto
     session.group = &transport::group();
     session.precision = options.precision();
     session.warm = options.warm_folder();
-    session.device = options.found;
-    if (options.device == "auto" && session.group->size() > 1) session.device = {};
-    if (session.device.ops != nullptr || options.device != "auto") session.kv_tiers = options.kv_tiers;
+    session.device = options.device.found;
+    if (options.device.is_auto() && session.group->size() > 1) session.device = {};
+    if (session.device.ops != nullptr || !options.device.is_auto()) session.kv_tiers = options.kv_tiers;
     session.exec = options.exec == "eager" ? engine::Exec::eager : engine::Exec::graph;
     return session;
 }
@@ -238,8 +211,8 @@ Result<std::unique_ptr<engine::Session>> make_session(Tool& tool, const ModelOpt
         if (made || made.error().code != Errc::resource) return made;
         if (options.sequences > least_sequences) {
             options.sequences = std::max((options.sequences + 1) / 2, least_sequences);
-        } else if (model_options.device == "auto" && options.device.ops != nullptr) {
-            tool.note("device: CPU ({}); {}", kernels::ops().name, made.error().message);
+        } else if (model_options.device.is_auto() && options.device.ops != nullptr) {
+            note_cpu(tool, made.error().message);
             options.device = {};
             options.kv_tiers = {};
             options.sequences = most_sequences;

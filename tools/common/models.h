@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "common/devices.h"
 #include "common/tool.h"
 #include "engine/session.h"
 #include "kv/state.h"
@@ -14,13 +15,11 @@ namespace hetero::tool {
 
 struct ModelOptions {
     std::string path;
-    std::string device = "auto";
-    std::uint64_t threads = 0;              // 0: as many as this process may use
-    std::uint64_t device_memory_bytes = 0;  // 0: what is free
+    DeviceOptions device = {};
+    std::uint64_t threads = 0;  // 0: as many as this process may use
     engine::KvTiers kv_tiers = {};
     std::string kv_tier_text = "device";
-    engine::Device found = {};  // by check_device()
-    bool precise = false;       // products in f32
+    bool precise = false;  // products in f32
     std::string exec = "graph";
     bool warm = false;       // keep packed weights
     std::string cache = {};  // where; empty: ~/.cache/hetero
@@ -41,10 +40,6 @@ void add_warm_options(OptionTable& table, ModelOptions& options);
 void add_thread_option(OptionTable& table, std::uint64_t* threads);
 // --warm and --precise do not go together: usage where the command line asks for --warm, else that setting is dropped.
 Status check_warm(const OptionTable& table, ModelOptions& options);
-
-// Finds the device: refuses one that is not there, and a kernel backend (HETERO_BACKEND) that cannot run here. Says on
-// stderr what "auto" came to where the user asked for it.
-Status check_device(Tool& tool, ModelOptions& options);
 
 struct LoadedModel {
     std::shared_ptr<const model::Model> model;

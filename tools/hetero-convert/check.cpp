@@ -20,7 +20,7 @@ Result<std::unique_ptr<engine::Session>> open_session(const LoadedModel& loaded,
 
 Result<ConversionCheck> ConversionCheck::prepare(const ConvertOptions& options) {
     ConversionCheck check;
-    HETERO_TRY(check.source_, load_model({.path = options.input, .device = "cpu", .threads = options.threads}));
+    HETERO_TRY(check.source_, load_model({.path = options.input, .device = {"cpu"}, .threads = options.threads}));
     if (!check.source_.tokenizer) return fail(Errc::bad_input, "--check: {} has no tokenizer", options.input);
     const Tokenizer& tokenizer = *check.source_.tokenizer;
     HETERO_TRY(const std::string text, read_text(options.check));
@@ -40,7 +40,7 @@ Result<ConversionCheck> ConversionCheck::prepare(const ConvertOptions& options) 
 }
 
 Status ConversionCheck::run(const Tool& tool, const ConvertOptions& options, const std::string& converted) {
-    HETERO_TRY(const LoadedModel after, load_model({.path = converted, .device = "cpu", .threads = options.threads}));
+    HETERO_TRY(const LoadedModel after, load_model({.path = converted, .device = {"cpu"}, .threads = options.threads}));
     if (const auto mismatches = kv::compare(source_.identity, after.identity); !mismatches.empty()) {
         return fail(Errc::internal, "{} is another model than {}: {}", options.output, options.input,
                     kv::to_text(mismatches, "the input", "the output"));

@@ -71,6 +71,8 @@ int main(int argc, char** argv) {
     table.text("-o,--output", "KV", &options.output, "the state: a file, - (stdout), mpi:RANK or mpi-port:FILE")
         .completion = Completion::file;
     add_delivery_options(table, options.delivery);
+    table.flag("--staged", &options.staged, "send from the host's memory, even where MPI sends from a GPU's").setting =
+        true;
     table.choice("--logits", &options.logits, {"none", "last", "all"},
                  "keep logits: of the last position in the state, of all in --logits-out");
     table.text("--logits-out", "FILE", &options.logits_out, "with --logits all: a NumPy file, float32 [token][vocab]")
@@ -88,7 +90,7 @@ int main(int argc, char** argv) {
     return tool.run(argc, argv, [&]() -> Status {
         HETERO_CHECK(check_warm(table, options.model));
         HETERO_CHECK(check_usage(table, options));
-        HETERO_CHECK(check_device(tool, options.model));
+        HETERO_CHECK(check_device(tool, options.model.device));
         if (options.warms_only()) return run_warm(tool, options);
         return options.score.empty() ? run_prefill(tool, options) : run_score(tool, options);
     });

@@ -238,7 +238,14 @@ private:
     Status stream(engine::Session& session, kv::Header& header, const transport::Endpoint& endpoint,
                   const Delivery& delivery) {
         header.late_logits = options_.logits != "none" || options_.first_token == "prefill";
-        StreamedSource source(header, session, writer_);
+        kv::Header sent = header;
+        const bool codes = session.codes_layers() && delivery.specs;
+        if (codes) {
+            const Schemes schemes = schemes_of(*delivery.specs, header);
+            sent = with_schemes(std::move(sent), schemes);
+            sent.provenance.push_back(quantize_entry(tool_, schemes));
+        }
+        StreamedSource source(std::move(sent), session, writer_);
         if (!transport::group().is_root()) {
             HETERO_CHECK(compute(session, header, &source));
             stored_ = header;
@@ -248,7 +255,8 @@ private:
         Result<Delivered> delivered = fail(Errc::internal, "nothing was sent");
         const auto send = [&] {
             try {
-                delivered = deliver(tool_, delivery, source, *sink, endpoint, options_.model.threads);
+                delivered =
+                    deliver(tool_, codes ? Delivery{} : delivery, source, *sink, endpoint, options_.model.threads);
             } catch (const std::exception& error) {
                 delivered = fail(Errc::resource, "{}: {}", sink->name(), error.what());
                 sink->abort(delivered.error());
@@ -274,7 +282,20 @@ private:
         HETERO_CHECK(computed);
         if (!delivered) return tl::unexpected<Error>(delivered.error());
         stored_ = delivered->header;
+        if (codes) {
+            report_quantized(tool_, *delivery.specs, stored_, bits_per_value(stored_), source.max_abs_error());
+            const auto exact = [&](kv::PartId part) {
+                return std::equal(header.schemes(part).begin(), header.schemes(part).end(),
+                                  stored_.schemes(part).begin(), stored_.schemes(part).end(), kv::conversion_is_exact);
+            };
+            tool_.report()["conversion"] = exact(kv::PartId::k) && exact(kv::PartId::v) ? "exact" : "lossy";
+            tool_.report()["parts_on_device"] = source.coded_on_device();
+        }
         report_transfer(tool_, endpoint, true, ended_);
+        if (session.device() == "cpu") return {};
+        Json& transfer = tool_.report()["transfer"];
+        transfer["path"] = source.read_on_device() != 0 ? "device" : "staged";
+        transfer["layers_from_device"] = source.read_on_device();
         return {};
     }
 
@@ -436,7 +457,14 @@ Status run_prefill(Tool& tool, const PrefillOptions& options) {
     }
 
     engine::Options how = session_options(options.model, storage, options.chunk_tokens);
-    if (endpoints.outputs.front().is_link()) how.block_tokens = engine::default_block_tokens;
+    if (endpoints.outputs.front().is_link()) {
+        how.block_tokens = engine::default_block_tokens;
+        how.layers_stay = !options.staged && transport::reads_device_memory(endpoints.outputs.front());
+        if (delivery.specs || (how.layers_stay && !delivery.automatic)) {
+            const Schemes schemes = delivery.specs ? schemes_of(*delivery.specs, header) : schemes_of(header);
+            how.hand_out = {schemes.k, schemes.v};
+        }
+    }
     HETERO_TRY(auto session, make_session(tool, options.model, loaded, how, capacity));
     PrefillRun run(tool, options, loaded, std::move(jobs), prefix ? &*prefix : nullptr);
     HETERO_CHECK(run.compute_and_write(*session, header, endpoints.outputs.front(), delivery));

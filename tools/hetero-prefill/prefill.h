@@ -23,6 +23,7 @@ struct PrefillOptions {
     std::string first_token = "decode";
     std::string score;
     std::uint64_t chunk_tokens = 512;
+    bool staged = false;
 
     [[nodiscard]] bool warms_only() const {  // --warm with nothing to compute
         return model.warm && score.empty() && output.empty() && prefix.empty() && !has_prompt(prompt) &&

@@ -1,10 +1,12 @@
 // kv-quantize: changes how the numbers of a KV state are stored.
+#include "common/devices.h"
 #include "common/endpoints.h"
 #include "common/models.h"
 #include "common/schemes.h"
 #include "common/sources.h"
 #include "common/tool.h"
 #include "common/transfers.h"
+#include "engine/device/state_converter.h"
 #include "inspect.h"
 #include "kv/convert.h"
 
@@ -19,6 +21,7 @@ struct QuantizeOptions {
     std::vector<std::string> sequences;
     bool symmetric = false, asymmetric = false, requantize = false, inspect = false;
     std::uint64_t threads = 0;
+    DeviceOptions device{"cpu"};
     TransferOptions transfer;
 };
 
@@ -98,7 +101,24 @@ Status check_memory(const kv::Header& header, const Schemes& schemes, const Quan
                 (least.bytes + 1023) / 1024, options.threads == 1 ? "" : ", or fewer --threads");
 }
 
-Status quantize(Tool& tool, const QuantizeOptions& options) {
+// Which parts the device has converted.
+std::string where_text(const std::string& device, const kv::ConvertReport& report) {
+    const std::uint64_t parts = report.parts.exact + report.parts.lossy + report.parts.requantized;
+    if (report.elsewhere == parts) return fmt::format(", on {}", device);
+    return fmt::format(", {} of {} parts on {}, the others on the CPU", report.elsewhere, parts, device);
+}
+
+// Null: the CPU converts.
+Result<std::unique_ptr<engine::StateConverter>> device_converter(Tool& tool, DeviceOptions& options) {
+    HETERO_CHECK(check_device(tool, options));
+    if (options.found.ops == nullptr) return nullptr;
+    auto made = engine::StateConverter::create(options.found);
+    if (made || !options.is_auto()) return made;
+    note_cpu(tool, made.error().message);
+    return nullptr;
+}
+
+Status quantize(Tool& tool, QuantizeOptions& options) {
     HETERO_TRY(Specs specs, make_specs(options, tool.options()));
     if (tool.options().given("sinks")) specs.sinks = static_cast<std::uint32_t>(options.sinks);
     if (tool.options().given("window")) specs.window = static_cast<std::uint32_t>(options.window);
@@ -109,6 +129,7 @@ Status quantize(Tool& tool, const QuantizeOptions& options) {
     }
     if (options.output.empty() && !options.transfer.dry_run)
         return fail(Errc::usage, "no output: give an endpoint with -o");
+    HETERO_TRY(const auto on_device, device_converter(tool, options.device));
     HETERO_TRY(const Endpoints endpoints,
                prepare_endpoints(tool, {options.input}, {options.output}, options.transfer, {{options.plan}, {}}));
     transport::TransportOptions transfer = options.transfer.transport(tool);
@@ -129,7 +150,7 @@ Status quantize(Tool& tool, const QuantizeOptions& options) {
     }
     auto converted = kv::convert_state(*source, *sink, schemes.k, schemes.v, options.requantize,
                                        tool.provenance("quantize " + description), static_cast<int>(options.threads),
-                                       bounded ? kv::Handing::written : kv::Handing::shared);
+                                       bounded ? kv::Handing::written : kv::Handing::shared, on_device.get());
     if (!converted) {
         sink->abort(converted.error());
         return tl::unexpected(converted.error());
@@ -154,19 +175,22 @@ Status quantize(Tool& tool, const QuantizeOptions& options) {
                        {"exact", converted->parts.exact},
                        {"lossy", converted->parts.lossy},
                        {"requantized", converted->parts.requantized}};
+    report["device"] = on_device != nullptr ? on_device->name() : "cpu";
+    report["parts_on_device"] = converted->elsewhere;
     report["seconds"] = number(converted->seconds);
     report["gb_per_s"] = number(rate);
-    tool.note("{}: {} -> {} bytes ({:.3f} x), {:.2f} bits per value, {}, {:.3f} GB/s", description, converted->bytes_in,
-              converted->bytes_out, ratio, converted->bits_per_value,
+    tool.note("{}: {} -> {} bytes ({:.3f} x), {:.2f} bits per value, {}, {:.3f} GB/s{}", description,
+              converted->bytes_in, converted->bytes_out, ratio, converted->bits_per_value,
               converted->exact()
                   ? "exact"
                   : fmt::format("{}, max |error| {:.6g}", converted->parts.text(), converted->max_abs_error),
-              rate);
+              rate, on_device == nullptr ? "" : where_text(on_device->name(), *converted));
     return {};
 }
 
 Status inspect(Tool& tool, const QuantizeOptions& options) {
-    for (const char* name : {"output", "k", "v", "preset", "plan", "dtype", "sinks", "window", "requantize"}) {
+    for (const char* name :
+         {"output", "k", "v", "preset", "plan", "dtype", "sinks", "window", "requantize", "device"}) {
         if (tool.options().on_command_line(name))
             return fail(Errc::usage, "--{} has no meaning with --inspect, which writes no state", name);
     }
@@ -228,6 +252,7 @@ int main(int argc, char** argv) {
     table.text("--codecs", "SPECS", &options.codecs, "those to try, with commas between them");
     table.heading("Running");
     add_dry_run_option(table, options.transfer, "convert and report, but write nothing");
+    add_device_options(table, options.device);
     add_thread_option(table, &options.threads);
     add_transfer_options(table, options.transfer);
     tool.add_trace_option();

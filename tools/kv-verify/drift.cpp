@@ -28,7 +28,7 @@ Result<Drift> measure_drift(const Tool& tool, const LoadedModel& loaded, const V
     verify::Options drift_options;
     drift_options.steps = options.steps;
     drift_options.threads = static_cast<int>(options.model.threads);
-    drift_options.device = options.model.found;
+    drift_options.device = options.model.device.found;
     drift_options.precision = options.model.precision();
     drift_options.seed = options.seed;
     if (options.kv_dtype != "auto") {

@@ -148,7 +148,7 @@ int main(int argc, char** argv) {
     return tool.run(argc, argv, [&]() -> Status {
         options.model.precise = !fast;
         HETERO_CHECK(check_usage(options, table));
-        if (!options.model.path.empty()) HETERO_CHECK(check_device(tool, options.model));
+        if (!options.model.path.empty()) HETERO_CHECK(check_device(tool, options.model.device));
         return run_verify(tool, options);
     });
 }

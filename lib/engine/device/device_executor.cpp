@@ -5,6 +5,7 @@
 #include <limits>
 #include <new>
 
+#include "engine/aligned.h"
 #include "model/rope.h"
 
 namespace hetero::engine {
@@ -15,21 +16,19 @@ namespace {
 constexpr std::uint64_t spare_bytes = std::uint64_t{128} << 20;
 constexpr std::size_t most_matrix_bytes = std::size_t{256} << 20;  // of weights that are expanded at once
 
-std::size_t round_up(std::size_t n, std::size_t granule) { return (n + granule - 1) / granule * granule; }
-
 }  // namespace
 
-struct DeviceExecutor::Sizes {
-    std::size_t k = 0, v = 0, ffn = 0, product = 0, vocab = 0, hidden = 0, cols = 0;  // widest, elements per token
-    std::size_t experts = 0, top_k = 0, expert_ffn = 0, expert_hidden = 0;            // of the widest mixture
-    std::size_t matrix = 0, attention = 0;                                            // bytes
+struct DeviceExecutor::Sizes : Widths {
+    std::size_t cols = 0;                                                   // widest, elements per token
+    std::size_t experts = 0, top_k = 0, expert_ffn = 0, expert_hidden = 0;  // of the widest mixture
+    std::size_t matrix = 0, attention = 0;                                  // bytes
 };
 
 DeviceExecutor::Sizes DeviceExecutor::sizes_of(const Setup& setup) {
     const model::Program& program = setup.model->program;
     const kernels::DeviceOps& ops = *setup.device.ops;
     const std::size_t chunk = setup.chunk_tokens;
-    Sizes sizes;
+    Sizes sizes{widths_of(program)};
     const auto widen = [](std::size_t& size, std::size_t to) { size = std::max(size, to); };
     const auto multiplied = [&](const model::Matrix& matrix) {
         if (matrix.rows == 0) return;
@@ -42,8 +41,6 @@ DeviceExecutor::Sizes DeviceExecutor::sizes_of(const Setup& setup) {
     };
     for (const model::Op& any : program.ops) {
         if (const auto* qkv = std::get_if<model::Qkv>(&any)) {
-            widen(sizes.k, qkv->k.rows);
-            widen(sizes.v, qkv->v.rows);
             for (const model::Matrix* matrix : {&qkv->q, &qkv->k, &qkv->v}) multiplied(*matrix);
         } else if (const auto* norm = std::get_if<model::Normalize>(&any)) {
             widen(sizes.cols, round_up(program.registers[norm->in].width, 8));
@@ -68,11 +65,8 @@ DeviceExecutor::Sizes DeviceExecutor::sizes_of(const Setup& setup) {
             widen(sizes.cols, round_up(program.registers[heads->in].width, 8));
             multiplied(heads->weight);
         } else if (const auto* project = std::get_if<model::ProjectAdd>(&any)) {
-            widen(sizes.product, project->weight.rows);
             multiplied(project->weight);
         } else if (const auto* ffn = std::get_if<model::FfnAdd>(&any)) {
-            widen(sizes.ffn, ffn->up.rows);
-            widen(sizes.product, ffn->down.rows);
             for (const model::Matrix* matrix : {&ffn->gate, &ffn->up, &ffn->down}) multiplied(*matrix);
         } else if (const auto* moe = std::get_if<model::MoeAdd>(&any)) {
             widen(sizes.experts, moe->experts.size());
@@ -81,8 +75,6 @@ DeviceExecutor::Sizes DeviceExecutor::sizes_of(const Setup& setup) {
             widen(sizes.expert_hidden, moe->experts.front().down.rows);
             widen(sizes.cols, round_up(moe->router.cols, 8));
         } else if (const auto* head = std::get_if<model::Head>(&any)) {
-            widen(sizes.vocab, head->weight.rows);
-            widen(sizes.hidden, head->weight.cols);
             multiplied(head->weight);
         }
     }
@@ -105,7 +97,7 @@ std::vector<Value> DeviceExecutor::values_of(const Setup& setup) {
         return value;
     };
     const std::size_t head_tokens = std::min(chunk, head_block_tokens);
-    put(k, chunk * sizes.k * sizeof(float));
+    put(k, chunk * sizes.k * sizeof(float)).lives = lives_of_k(program);
     put(v, chunk * sizes.v * sizeof(float));
     put(gate, std::max(chunk * sizes.ffn, n_slots * sizes.expert_ffn) * sizeof(float));
     put(up, std::max(chunk * sizes.ffn, n_slots * sizes.expert_ffn) * sizeof(float));
@@ -126,15 +118,7 @@ std::vector<Value> DeviceExecutor::values_of(const Setup& setup) {
                 values[program.registers.size() + static_cast<std::size_t>(which)].lives.push_back({i, i + 1});
         };
         const model::Op& op = program.ops[i];
-        if (std::holds_alternative<model::Qkv>(op)) {
-            in_op({v, matrix});
-            // Some codecs store K only when attention has seen what was there before.
-            std::size_t reader = i;
-            while (reader + 1 < program.ops.size() && !std::holds_alternative<model::Attention>(program.ops[reader])) {
-                ++reader;
-            }
-            values[program.registers.size() + static_cast<std::size_t>(k)].lives.push_back({i, reader + 1});
-        }
+        if (std::holds_alternative<model::Qkv>(op)) in_op({v, matrix});
         if (std::holds_alternative<model::Attention>(op)) in_op({Scratch::attention});
         if (std::holds_alternative<model::Project>(op) || std::holds_alternative<model::LatentQuery>(op) ||
             std::holds_alternative<model::HeadProject>(op))
@@ -182,6 +166,7 @@ DeviceExecutor::Memory DeviceExecutor::bytes_needed(const Setup& setup) {
     memory.work = arrange(values_of(setup), setup.exec).bytes + spare_bytes +
                   setup.block_tokens * bytes_per_block_token(program) +
                   Batch::of(most_in_flight(setup), setup.sequences, setup.capacity).bytes;
+    if (!setup.hand_out.empty()) memory.work += CodedLayers::bytes_needed(setup.coding());
     for (const model::RopeConfig& rope : program.ropes)
         memory.work += rope.rotary_dim * (sizeof(double) + most_in_flight(setup) * sizeof(float));
     return memory;
@@ -262,9 +247,7 @@ Status DeviceExecutor::start() {
     for (std::size_t i = 0; i < first_scratch_; ++i)
         registers_.push_back(reinterpret_cast<float*>(arena_.get() + offsets_[i]));
     matrix_bytes_ = values[first_scratch_ + static_cast<std::size_t>(Scratch::matrix)].bytes;
-    for (std::size_t i = 0; i < program_.ops.size(); ++i) {
-        if (std::holds_alternative<model::Attention>(program_.ops[i])) ops_for_kv_ = i + 1;
-    }
+    ops_for_kv_ = ops_for_kv(program_);
     if (setup_.block_tokens != 0) {
         segments_ = segments_of(program_);
         for (const model::Register index : segments_.carried) {
@@ -293,6 +276,9 @@ Status DeviceExecutor::start() {
     HETERO_TRY(logits_host_, take_pinned(ops_, device, std::max<std::size_t>(logits, 1)));
     in_flight_.reserve(setup_.kv->pages());
     HETERO_TRY(tails_, DeviceTails::create(setup_.device, *setup_.kv, setup_.sequences));
+    if (!setup_.hand_out.empty()) {
+        HETERO_TRY(coded_, CodedLayers::create(setup_.coding()));
+    }
     return {};
 }
 

@@ -15,6 +15,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/device/coded_layers.h"
 #include "engine/device/pages.h"
 #include "engine/device/tails.h"
 #include "engine/device/weights.h"
@@ -38,6 +39,12 @@ public:
         std::uint32_t sequences = 1;
         std::uint64_t capacity = 0;  // tokens of a sequence
         WeightsProgressFn on_weights = {};
+        LayerSchemes hand_out = {};               // how layers are handed out; empty: as they are
+        std::vector<kv::LayerShape> shapes = {};  // of states; empty: all gqa
+        bool layers_stay = false;                 // CodedLayers::Setup::stay
+        [[nodiscard]] CodedLayers::Setup coding() const {
+            return {device, kv, hand_out, shapes, capacity, layers_stay};
+        }
     };
     // Of the device's memory.
     struct Memory {
@@ -57,9 +64,11 @@ public:
     Status fetch(KvCache& cache, std::size_t layer, std::uint64_t first, std::uint64_t end) override;
     Status put(KvCache& cache, std::size_t layer, std::uint64_t first, std::uint64_t end) override;
     Status truncating(KvCache& cache, std::uint64_t n_tokens) override;
+    std::optional<CodedLayer> take_coded(std::size_t layer) override {
+        return coded_ == nullptr ? std::nullopt : coded_->take(layer);
+    }
 
 private:
-    static constexpr std::size_t head_block_tokens = 32;     // logits computed together
     static constexpr std::size_t precise_query_tokens = 64;  // of a prompt, that attend together as those of a step do
     static constexpr std::size_t most_gemv_tokens = 8;       // sequences of a step that are multiplied so
 
@@ -136,6 +145,8 @@ private:
     Status look_at(const model::Op& op, const Chunk& chunk);
     Status hand_out(std::uint32_t layer, const Chunk& chunk);
     Status deliver();
+    Status bring_to_host(KvCache& cache, std::size_t layer, std::uint64_t end);
+    void arrived(KvCache& cache, std::size_t layer, std::uint64_t end) const;
     Status prefetch(std::size_t layer);
     [[nodiscard]] kernels::DeviceSequences sequences(std::size_t begin, std::size_t n_tokens) const;
 
@@ -226,8 +237,10 @@ private:
         std::uint32_t layer;
         KvCache* cache;
         std::uint64_t end;
+        bool whole;  // else it is not wanted yet
     };
     std::deque<Handing> handing_;
+    std::unique_ptr<CodedLayers> coded_;  // null: layers are handed out as they are
     const LayerFn* hand_to_ = nullptr;
 
     // Of a decode step: by number of sequences and largest position. A step is run as it is before it is captured, so

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 
+#include "engine/aligned.h"
 #include "engine/device/device_executor.h"
 #include "kernels/api/device.h"
 
@@ -9,18 +10,7 @@ namespace hetero::engine {
 
 namespace {
 
-kernels::DeviceActivation activation_of(model::Activation activation) {
-    switch (activation) {
-        case model::Activation::silu:
-            return kernels::DeviceActivation::silu;
-        case model::Activation::gelu_tanh:
-            return kernels::DeviceActivation::gelu_tanh;
-        default:
-            return kernels::DeviceActivation::gelu_erf;
-    }
-}
-
-std::size_t half_stride(std::size_t cols) { return (cols + 7) / 8 * 8; }
+std::size_t half_stride(std::size_t cols) { return round_up(cols, 8); }
 
 }  // namespace
 
@@ -169,8 +159,8 @@ Status DeviceExecutor::op(const model::FfnAdd& ffn, const Chunk& chunk) {
         out.f32 = gate;
         out.f32_stride = rows;
     }
-    HETERO_CHECK(check(ops_.activate(stream_.get(), activation_of(ffn.activation), gate, gated ? up : nullptr, rows,
-                                     chunk.n_tokens, rows, out)));
+    HETERO_CHECK(check(
+        ops_.activate(stream_.get(), ffn.activation, gate, gated ? up : nullptr, rows, chunk.n_tokens, rows, out)));
     return multiply_add(ffn.down, ffn.norm, activated, chunk, ffn.out);
 }
 
@@ -223,8 +213,7 @@ Status DeviceExecutor::op(const model::MoeAdd& moe, const Chunk& chunk) {
         out.f32 = gate;
         out.f32_stride = rows;
     }
-    HETERO_CHECK(
-        check(ops_.activate(stream_.get(), activation_of(moe.activation), gate, up, rows, n_slots, rows, out)));
+    HETERO_CHECK(check(ops_.activate(stream_.get(), moe.activation, gate, up, rows, n_slots, rows, out)));
     HETERO_CHECK(multiply_experts(&model::Expert::down, activated, true, products));
     return check(
         ops_.combine(stream_.get(), slots, top_k, products, hidden, n_tokens, hidden, at(moe.out), width(moe.out)));

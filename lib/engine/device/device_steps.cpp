@@ -36,6 +36,7 @@ Status DeviceExecutor::begin_step(std::span<const Piece> pieces, Phase phase, bo
     HETERO_CHECK(check(ops_.wait(stream_.get(), put_.get())));  // before a page is copied
     batch_ = Batch::of(n_tokens, pieces.size(), end);
     slot_layer_ = {-1, -1};
+    if (coded_ != nullptr) coded_->forget();
     rounded_ = false;
     in_flight_.clear();
     auto* ids = in<std::int32_t>(batch_host_, 0);
@@ -65,7 +66,7 @@ Status DeviceExecutor::begin_step(std::span<const Piece> pieces, Phase phase, bo
         std::sort(in_flight_.begin(), in_flight_.end());
         in_flight_.erase(std::unique(in_flight_.begin(), in_flight_.end()), in_flight_.end());
     }
-    if (hands_out || !pages_->all_on_device()) pages_->lock(in_flight_);
+    if ((hands_out && coded_ == nullptr) || !pages_->all_on_device()) pages_->lock(in_flight_);
     return check(ops_.copy(stream_.get(), batch_device_.get(), batch_host_.get(), batch_.bytes));
 }
 
@@ -106,15 +107,7 @@ Status DeviceExecutor::settle(Status status) {
 
 Status DeviceExecutor::run(std::span<const Piece> pieces, Phase phase, Rows rows, const LogitsFn& on_logits,
                            const LayerFn& on_layer) {
-    std::size_t n_tokens = 0;
-    for (const Piece& piece : pieces) {
-        n_tokens += piece.tokens.size();
-        if (piece.tokens.empty() || n_tokens > setup_.chunk_tokens || pieces.size() > setup_.sequences ||
-            piece.first + piece.tokens.size() > piece.cache->capacity()) {
-            return fail(Errc::internal, "executor: {} tokens at {} in a chunk of {} (of {}, capacity {})",
-                        piece.tokens.size(), piece.first, n_tokens, setup_.chunk_tokens, piece.cache->capacity());
-        }
-    }
+    HETERO_CHECK(check_pieces(pieces, setup_.chunk_tokens, setup_.sequences));
     return settle(run_step(pieces, phase, rows, on_logits, on_layer));
 }
 
@@ -175,11 +168,7 @@ Status DeviceExecutor::run_graph(const Chunk& chunk, const LogitsFn& on_logits) 
 }
 
 Status DeviceExecutor::run_by_layer(const Piece& block, Rows rows, const LogitsFn& on_logits, const LayerFn& on_layer) {
-    const std::size_t n_tokens = block.tokens.size();
-    if (n_tokens == 0 || n_tokens > setup_.block_tokens || block.first + n_tokens > block.cache->capacity()) {
-        return fail(Errc::internal, "executor: {} tokens at {} in a block of {} (capacity {})", n_tokens, block.first,
-                    setup_.block_tokens, block.cache->capacity());
-    }
+    HETERO_CHECK(check_block(block, setup_.block_tokens));
     const std::vector<float*> own = registers_;
     Status done = settle(run_block(block, rows, on_logits, on_layer));
     registers_ = own;
@@ -192,22 +181,15 @@ Status DeviceExecutor::run_block(const Piece& block, Rows rows, const LogitsFn& 
     HETERO_CHECK(begin_step(pieces, Phase::prefill, static_cast<bool>(on_layer)));
     HETERO_CHECK(fill_rope(n_tokens));
     if (!pages_->all_on_device()) HETERO_CHECK(prefetch(0));
-    std::size_t begin_op = 0;
-    for (const std::size_t end_op : segments_.ends) {
-        for (std::size_t begin = 0; begin < n_tokens; begin += setup_.chunk_tokens) {
-            const std::size_t count = std::min<std::size_t>(setup_.chunk_tokens, n_tokens - begin);
-            const bool last = begin + count == n_tokens;
-            for (std::size_t i = 0; i < segments_.carried.size(); ++i) {
-                const model::Register index = segments_.carried[i];
-                registers_[index] = reinterpret_cast<float*>(carried_[i].get()) + begin * width(index);
-            }
-            const Rows wanted = rows == Rows::last && !last ? Rows::none : rows;
-            HETERO_CHECK(
-                run_ops(begin_op, end_op,
-                        {begin, count, Phase::prefill, wanted, pieces, &on_logits, last ? &on_layer : nullptr}));
+    HETERO_CHECK(for_chunks(n_tokens, setup_.chunk_tokens, segments_, rows, [&](const SegmentChunk& part) -> Status {
+        for (std::size_t i = 0; i < segments_.carried.size(); ++i) {
+            const model::Register index = segments_.carried[i];
+            registers_[index] = reinterpret_cast<float*>(carried_[i].get()) + part.begin * width(index);
         }
-        begin_op = end_op;
-    }
+        return run_ops(part.begin_op, part.end_op,
+                       {part.begin, part.n_tokens, Phase::prefill, part.rows, pieces, &on_logits,
+                        part.last ? &on_layer : nullptr});
+    }));
     return finish();
 }
 
@@ -293,23 +275,25 @@ Status DeviceExecutor::finish() {
     return check_faults();
 }
 
-// Begins to bring K and V of a layer to the pool's memory, and gives those of the layer before it to whom they are for:
-// the device computes on meanwhile.
+// Begins to bring K and V of a layer to the pool's memory, or codes of them to a buffer, and gives those of the layer
+// before it to whom they are for: the device computes on meanwhile.
 Status DeviceExecutor::hand_out(std::uint32_t layer, const Chunk& chunk) {
     const Piece& piece = chunk.pieces.front();
     const std::uint64_t end = piece.first + piece.tokens.size();
     HETERO_CHECK(check(ops_.record(computed_.get(), stream_.get())));
     HETERO_CHECK(check(ops_.wait(copies_.get(), computed_.get())));
-    const std::size_t held = piece.cache->in_memory(layer) / KvPool::page_tokens;
-    HETERO_CHECK(pages_->to_host(copies_.get(), layer, piece.cache->pages().subspan(held)));
-    HETERO_CHECK(tails_->fetch(copies_.get(), *piece.cache, layer));
+    if (coded_ == nullptr) {
+        HETERO_CHECK(bring_to_host(*piece.cache, layer, end));
+    } else if (piece.last) {
+        HETERO_CHECK(coded_->begin(copies_.get(), *pages_, sequences(0, 0), layer, end));
+    }
     const std::size_t faults = 2 * layer * sizeof(unsigned long long);
     HETERO_CHECK(check(
         ops_.copy(copies_.get(), faults_host_.get() + faults, faults_.get() + faults, 2 * sizeof(unsigned long long))));
     HETERO_CHECK(check(ops_.record(handed_[layer].get(), copies_.get())));
     hand_to_ = chunk.on_layer;
     HETERO_CHECK(deliver());
-    handing_.push_back({layer, piece.cache, end});
+    handing_.push_back({layer, piece.cache, end, piece.last});
     return {};
 }
 
@@ -319,11 +303,27 @@ Status DeviceExecutor::deliver() {
         handing_.pop_front();
         HETERO_CHECK(check(ops_.synchronize_event(handed_[one.layer].get())));
         HETERO_CHECK(kv_fault(one.layer));
-        tails_->fetched(*one.cache, one.layer);
-        one.cache->set_in_memory(one.layer, one.end);
+        if (coded_ == nullptr) {
+            arrived(*one.cache, one.layer, one.end);
+        } else if (one.whole) {
+            HETERO_TRY(const bool coded, coded_->finish(one.layer));
+            if (!coded) HETERO_CHECK(fetch(*one.cache, one.layer, 0, one.end));  // its codec says why, here
+        }
         HETERO_CHECK((*hand_to_)(one.layer));
     }
     return {};
+}
+
+// Of a layer's pages what the pool's memory lacks; when the stream has passed that, arrived().
+Status DeviceExecutor::bring_to_host(KvCache& cache, std::size_t layer, std::uint64_t end) {
+    const std::size_t held = cache.in_memory(layer) / KvPool::page_tokens;
+    HETERO_CHECK(pages_->to_host(copies_.get(), layer, cache.pages().subspan(held, KvPool::pages_for(end) - held)));
+    return tails_->fetch(copies_.get(), cache, layer);
+}
+
+void DeviceExecutor::arrived(KvCache& cache, std::size_t layer, std::uint64_t end) const {
+    tails_->fetched(cache, layer);
+    cache.set_in_memory(layer, end);
 }
 
 // Brings what a layer keeps in the host's memory to its slot, which the layer two before it has left.
@@ -337,13 +337,9 @@ Status DeviceExecutor::prefetch(std::size_t layer) {
 
 Status DeviceExecutor::fetch(KvCache& cache, std::size_t layer, std::uint64_t /*first*/, std::uint64_t end) {
     if (cache.in_memory(layer) >= end) return {};
-    const std::size_t held = cache.in_memory(layer) / KvPool::page_tokens;
-    const std::size_t last = KvPool::pages_for(end);
-    HETERO_CHECK(pages_->to_host(copies_.get(), layer, cache.pages().subspan(held, last - held)));
-    HETERO_CHECK(tails_->fetch(copies_.get(), cache, layer));
+    HETERO_CHECK(bring_to_host(cache, layer, end));
     HETERO_CHECK(check(ops_.synchronize(copies_.get())));
-    tails_->fetched(cache, layer);
-    cache.set_in_memory(layer, end);
+    arrived(cache, layer, end);
     return {};
 }
 

@@ -8,13 +8,13 @@
 #include <new>
 #include <tuple>
 
+#include "engine/aligned.h"
+
 namespace hetero::engine {
 namespace {
 
 constexpr std::size_t alignment = 256, row_alignment = 16;
 constexpr std::size_t staging_bytes = std::size_t{32} << 20;  // of each of two page-locked buffers
-
-std::size_t round_up(std::size_t n, std::size_t granule) { return (n + granule - 1) / granule * granule; }
 
 std::size_t row_bytes_of(const model::Matrix& matrix) {
     return round_up(kernels::dtype_bytes(matrix.dtype, matrix.cols), row_alignment);

@@ -116,13 +116,13 @@ TEST_CASE("gates keep their bounds over the whole range") {
         const auto dg = device.upload(gate), du = device.upload(up);
         const auto out = device.allocate<float>(n);
         const auto half = device.allocate<std::uint16_t>(n);
-        const auto run = [&](DeviceActivation activation, const float* factor) {
+        const auto run = [&](Activation activation, const float* factor) {
             check(device.ops.activate(device.stream, activation, dg, factor, n, 1, n, {out, n, half, n, DType::bf16}));
             return out.read();
         };
         std::vector<float> expected(n);
         scalar().silu_mul(gate.data(), up.data(), expected.data(), n);
-        std::vector<float> y = run(DeviceActivation::silu, du);
+        std::vector<float> y = run(Activation::silu, du);
         std::size_t far = 0;
         for (std::size_t i = 0; i < n; ++i)
             far += !(std::fabs(double{y[i]} - double{expected[i]}) <= 17 * u * std::fabs(expected[i]) + 0x1p-148);
@@ -133,7 +133,7 @@ TEST_CASE("gates keep their bounds over the whole range") {
         for (const bool erf : {false, true})
             for (const bool gated : {false, true}) {
                 (erf ? scalar().gelu_erf : scalar().gelu_tanh)(gate.data(), expected.data(), n);
-                y = run(erf ? DeviceActivation::gelu_erf : DeviceActivation::gelu_tanh, gated ? du.get() : nullptr);
+                y = run(erf ? Activation::gelu_erf : Activation::gelu_tanh, gated ? du.get() : nullptr);
                 for (std::size_t i = 0; i < n; ++i) {
                     const double factor = gated ? double{up[i]} : 1;
                     const double bound = 9 * u * std::fabs(gate[i] * factor) + 0x1p-148;

@@ -22,6 +22,7 @@ public:
         REQUIRE(cache_->prepare(0, max_tokens));
     }
     [[nodiscard]] engine::KvCache& cache() { return *cache_; }
+    [[nodiscard]] const engine::KvCache& cache() const { return *cache_; }
     [[nodiscard]] const engine::KvPool& pool() const { return *pool_; }
     [[nodiscard]] std::size_t pages() const { return pool_->pages(); }
     // Of page i of the sequence, which is page i of the pool.

@@ -74,6 +74,20 @@ void codes_are_those_of_the_cpu(const Device& device, const char* name, DType ty
     check(
         device.ops.kv_quantize(device.stream, codec, type, dx, tokens, heads, head_dim, {codes, scale, zeros}, place));
     CHECK(place.read()[0] == nowhere);
+    float error = 0;
+    std::vector<std::byte> decoded(x.size() * sizeof(float));
+    REQUIRE(cpu.decode_to(spec.params, shape, wanted.values, wanted.scale, wanted.zero, DType::f32, decoded, nullptr));
+    std::vector<float> values(x.size());
+    if (type == DType::f32) values = x;
+    if (type == DType::f16)
+        scalar().f16_to_f32(reinterpret_cast<const std::uint16_t*>(bytes.data()), values.data(), x.size());
+    if (type == DType::bf16)
+        scalar().bf16_to_f32(reinterpret_cast<const std::uint16_t*>(bytes.data()), values.data(), x.size());
+    for (std::size_t i = 0; i < x.size(); ++i)
+        error = std::max(error, std::fabs(reinterpret_cast<const float*>(decoded.data())[i] - values[i]));
+    const auto largest = device.upload(std::vector<float>{0});
+    check(device.ops.kv_error(device.stream, codec, {codes, scale, zeros}, tokens, heads, head_dim, type, dx, largest));
+    CHECK(largest.read()[0] == error);
     const std::vector<std::uint8_t> got = codes.read();
     CHECK(std::memcmp(got.data(), wanted.values.data(), sizes.values) == 0);
     CHECK(bytes_of(scale.read()) == wanted.scale);

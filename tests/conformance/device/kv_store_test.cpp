@@ -11,6 +11,28 @@ struct Shape {
     std::uint32_t heads, dim_k, dim_v;
 };
 
+// Floats come out of the pages as the engine takes them out.
+void collect_on_both(const Device& device, const std::vector<HostKv>& host, std::byte* memory,
+                     const DeviceSequences& sequences, std::size_t n_tokens) {
+    for (const PartId part : {PartId::k, PartId::v})
+        for (std::size_t s = 0; s < host.size(); ++s)
+            for (const auto& [first, end] :
+                 {std::pair<std::size_t, std::size_t>{0, n_tokens}, {63, 66}, {65, n_tokens}}) {
+                const DeviceKv kv = host[s].part(part, memory);
+                const std::size_t row = kv.n_heads * kv.head_dim * (kv.dtype == DType::f32 ? 4 : 2), n = end - first;
+                const auto got = device.allocate<std::byte>(n * row);
+                const DeviceFault fault = device.ops.kv_collect(device.stream, kv, sequences, s, first, n, got);
+                if (kv.codes != KvCodes::floats) {
+                    CHECK(fault.kind == DeviceFault::Kind::unsupported);
+                    continue;
+                }
+                check(fault);
+                std::vector<std::byte> expected(n * row);
+                host[s].cache().save(0, part, first, end, expected);
+                CHECK(got.read() == expected);
+            }
+}
+
 void store_on_both(const Device& device, const std::string& storage, const Shape& shape, std::size_t n_tokens) {
     CAPTURE(storage);
     CAPTURE(shape.dim_k);
@@ -70,6 +92,7 @@ void store_on_both(const Device& device, const std::string& storage, const Shape
             }
     }
     CHECK(error.read()[0] == ~0ULL);
+    collect_on_both(device, host, memory, DeviceSequences{pages, n_pages, nullptr, nullptr, nullptr, 0}, n_tokens);
     const std::vector<std::byte> all = memory.read();
     for (std::size_t s = 0; s < n_sequences; ++s)
         for (std::size_t i = 0; i < n_pages; ++i) {

@@ -175,6 +175,12 @@ T atomicOr(T* to, V value) {
     *to = before | static_cast<T>(value);
     return before;
 }
+template <class T, class V>
+T atomicXor(T* to, V value) {
+    const T before = *to;
+    *to = before ^ static_cast<T>(value);
+    return before;
+}
 template <class T>
 T atomicCAS(T* to, T expected, T value) {
     const T before = *to;

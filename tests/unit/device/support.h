@@ -21,6 +21,8 @@ struct Wanted {
     std::uint32_t chunk_tokens = 64, sequences = 1;
     std::uint64_t block_tokens = 0, device_memory = 0;
     const kernels::DeviceOps* ops = &kernels::emulated_ops();
+    engine::LayerSchemes hand_out = {};
+    bool layers_stay = false;
 };
 
 inline Result<std::unique_ptr<Session>> try_session(const std::shared_ptr<const model::Model>& model,
@@ -34,6 +36,8 @@ inline Result<std::unique_ptr<Session>> try_session(const std::shared_ptr<const 
     options.chunk_tokens = wanted.chunk_tokens;
     options.block_tokens = wanted.block_tokens;
     options.sequences = wanted.sequences;
+    options.hand_out = wanted.hand_out;
+    options.layers_stay = wanted.layers_stay;
     if (wanted.on_device) {
         options.device = {wanted.ops, 1, wanted.device_memory};
         options.kv_tiers = must(engine::KvTiers::parse(wanted.tiers));

@@ -35,6 +35,8 @@ public:
     }
     // Sees, and may change, each frame that an end has sent.
     std::function<void(int end, transport::HeaderBytes& head, std::vector<std::byte>& payload)> tamper;
+    bool device_memory = false;   // it sends from there, as an MPI may
+    std::size_t from_device = 0;  // payloads that came from there
     [[nodiscard]] bool dead(int end) const { return sides_[end].channel->dead(); }
     [[nodiscard]] std::int64_t sent(int end) const { return sides_[end].channel->sent(); }
 
@@ -43,11 +45,18 @@ public:
         End(MemoryPair& pair, int self) : pair_(&pair), self_(self) {}
         Status send(const transport::HeaderBytes& head, transport::Payload payload) override {
             transport::HeaderBytes sent = head;
-            std::vector<std::byte> bytes(payload.bytes.begin(), payload.bytes.end());
+            std::vector<std::byte> bytes(payload.bytes.size());
+            if (payload.remote != nullptr) {
+                ++pair_->from_device;
+                HETERO_CHECK(payload.remote->read(payload.bytes, bytes));
+            } else {
+                std::copy(payload.bytes.begin(), payload.bytes.end(), bytes.begin());
+            }
             if (pair_->tamper) pair_->tamper(self_, sent, bytes);
             pair_->inject(self_, sent, std::move(bytes));
             return {};
         }
+        [[nodiscard]] bool reads_device_memory() const noexcept override { return pair_->device_memory; }
         Status expect(std::uint32_t slot, std::span<std::byte> place, std::shared_ptr<void> owner) override {
             places_[slot] = {place, std::move(owner)};
             return {};

@@ -7,48 +7,15 @@
 #include <fstream>
 #include <thread>
 
-#include "memory_channel.h"
 #include "support/temp_dir.h"
 #include "synthetic_state.h"
+#include "wire.h"
 
 using namespace hetero;
 using namespace hetero::transport;
+using test::Wire;
 
 namespace {
-
-// Both ends and the thread that drives them.
-struct Wire {
-    test::MemoryPair pair{1};
-    TimePoint begin = std::chrono::steady_clock::now();
-    Gate gate;
-    Link sender_link{pair.end(0), test::link_options(WireRole::sender), begin};
-    Link receiver_link{pair.end(1), test::link_options(WireRole::receiver), begin};
-    Sender sender{sender_link};
-    Receiver receiver{receiver_link};
-    std::atomic<bool> stop = false;
-    std::thread mover;
-
-    Wire() {
-        mover = std::thread([this] {
-            while (!stop.load()) {
-                {
-                    auto lock = gate.enter_last();
-                    const TimePoint now = std::chrono::steady_clock::now();
-                    pair.set_time(now);
-                    sender.step(now);
-                    receiver.step(now);
-                    gate.changed();
-                    gate.rest(lock, 1e-4);
-                }
-                std::this_thread::yield();
-            }
-        });
-    }
-    ~Wire() {
-        stop = true;
-        mover.join();
-    }
-};
 
 Result<kv::State> receive(Wire& wire, ReceiverOptions options = {}) {
     HETERO_TRY(const auto source, wire_source(wire.gate, wire.receiver, std::move(options)));

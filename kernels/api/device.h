@@ -331,10 +331,11 @@ struct DeviceOps {
                               std::size_t x_stride, std::size_t x_head, std::size_t n_tokens, float* y,
                               std::size_t y_stride, std::size_t y_head);
     // The same on matrix units, for many tokens. x f16 or bf16: weights are those of this type, or of another rounded
-    // to it into `scratch` just before; the bound above, of the rounded operands. x i8: w i8, exact integer sums (cols
-    // <= 2^17), y = sum * x.scale * row_scale. x e4m3fn: w of DType::u8 that holds e4m3fn, devices of compute
-    // capability 8.9 and up, cols and rows multiples of 16; else unsupported. gemm_scratch_bytes: what `scratch` needs
-    // at least, at multiples of 256; more lets weights be expanded in fewer pieces.
+    // to it, as they are read (up to 64 tokens) or into `scratch` just before; the bound above, of the rounded
+    // operands. x i8: w i8, exact integer sums (cols <= 2^17), y = sum * x.scale * row_scale. x e4m3fn: likewise with w
+    // of DType::u8 that holds e4m3fn, under the bound above. gemm_scratch_bytes: what `scratch` needs at least, at
+    // multiples of 256; with more, weights are expanded in fewer pieces, and products of few tokens are divided among
+    // more blocks.
     std::size_t (*gemm_scratch_bytes)(const DeviceMatrix& w, DeviceInput x, std::size_t n_tokens);
     DeviceFault (*gemm)(DeviceStream stream, const DeviceMatrix& w, const DeviceRows& x, std::size_t n_tokens, float* y,
                         std::size_t y_stride, bool add, void* scratch, std::size_t scratch_bytes);

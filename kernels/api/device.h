@@ -227,6 +227,15 @@ struct DeviceOps {
     DeviceFault (*device_info)(int device, DeviceInfo& info);
 
     // Memory. Device memory is aligned to 256 bytes, its content unspecified. Host memory that is allocated or
+// The likeliest tokens of rows of logits. Where NaN are among the logits, they count as the smallest.
+struct DeviceTop {
+    std::int32_t* index = nullptr;  // [token][k], by falling logits, of equals the first
+    float* value = nullptr;         // [token][k]
+    // [token]: sum over the row of exp((logit - largest) * factor), relative error <= (n + 8) 2^-52; 0 without a factor
+    double* total = nullptr;
+    std::uint32_t* odd = nullptr;  // [token]: how many are NaN or +infinity; the total means nothing then
+};
+
     // registered here is page-locked, for all devices: copies from and to it run beside the host and other streams, and
     // kernels read it in place. `device`: the one by which it is done, and given back.
     DeviceFault (*allocate)(int device, std::size_t bytes, void** memory);
@@ -306,16 +315,11 @@ struct DeviceOps {
     DeviceFault (*find_not_finite)(DeviceStream stream, const float* x, std::size_t stride, std::size_t n_tokens,
                                    std::size_t n, unsigned long long* place);
 
-    // Sampling, of logits [token][n]. The largest; of equals the first; NaN counts as smallest.
-    DeviceFault (*argmax)(DeviceStream stream, const float* logits, std::size_t stride, std::size_t n_tokens,
-                          std::size_t n, std::int32_t* index, float* value);
-    // The k <= 256 largest, k <= n, falling; of equals the first. index, value: [token][k].
+    // The k <= 256 likeliest of each row of logits [token][n], k <= n, n_tokens <= 65535. factor: 1 / temperature; 0:
+    // nobody asks for the total.
+    std::size_t (*top_k_scratch_bytes)(std::size_t n_tokens, std::size_t n, std::size_t k);
     DeviceFault (*top_k)(DeviceStream stream, const float* logits, std::size_t stride, std::size_t n_tokens,
-                         std::size_t n, std::size_t k, std::int32_t* index, float* value);
-    // y = exp(x * factor - max) / sum; y may be x. relative error <= (64 + sqrt(n)) 2^-24 + 4 * 2^-24 * |x *
-    // factor|max.
-    DeviceFault (*softmax)(DeviceStream stream, const float* x, std::size_t x_stride, float factor, float* y,
-                           std::size_t y_stride, std::size_t n_tokens, std::size_t n);
+                         std::size_t n, std::size_t k, double factor, const DeviceTop& to, void* scratch);
 
     // y = W x (+ y with `add`), weights of any type read as they are, sums in f32: for few tokens, and where f32 inputs
     // matter (routers). x f32. |error| <= c * |w row|_2 * |x|_2 * 2^-24, c = 2 sqrt(cols) + 8 (+ the roundings of

@@ -1,4 +1,6 @@
 // Whole models on a device: the CPU's results, whichever way the ops are run and the tokens come.
+#include <numeric>
+
 #include "support.h"
 
 using namespace hetero;
@@ -98,6 +100,55 @@ TEST_CASE("a decode step is launched as a graph from its second time on") {
             graphs.push_back(emulation::usage().graph_launches - before);
         }
         CHECK(graphs == (exec == Exec::graph ? std::vector<std::size_t>{0, 1, 1, 1} : std::vector<std::size_t>(4, 0)));
+    }
+}
+
+TEST_CASE("a step tells the likeliest tokens, and all logits where they are not enough") {
+    const auto model = tiny_model();
+    const std::size_t vocab = model->config.vocab_size;
+    for (const Exec exec : {Exec::graph, Exec::eager}) {
+        CAPTURE(static_cast<int>(exec));
+        const auto plain = session_of(model, {.exec = exec}), session = session_of(model, {.exec = exec});
+        prefill(*plain, some_tokens(5));
+        prefill(*session, some_tokens(5));
+        for (TokenId token = 0; token < 9; ++token) {
+            const std::vector<float> expected = step(*plain, token);
+            const engine::LikeliestWanted wanted{token < 4 ? 1U : token < 8 ? 40U : 0U, token % 2 == 0 ? 0 : 0.7};
+            bool enough = token % 4 != 3;
+            std::size_t told = 0, given = 0;
+            const Session::Step one{session.get(), token};
+            must(Session::decode_together(
+                {&one, 1}, wanted,
+                [&](std::size_t index, const engine::Likeliest& likeliest) -> Result<bool> {
+                    CHECK(index == 0);
+                    ++told;
+                    std::vector<std::int32_t> order(vocab);
+                    std::iota(order.begin(), order.end(), 0);
+                    std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
+                        return expected[static_cast<std::size_t>(a)] > expected[static_cast<std::size_t>(b)];
+                    });
+                    REQUIRE(likeliest.tokens.size() == wanted.count);
+                    for (std::size_t i = 0; i < wanted.count; ++i) {
+                        CHECK(likeliest.tokens[i].id == order[i]);
+                        CHECK(likeliest.tokens[i].logit == expected[static_cast<std::size_t>(order[i])]);
+                    }
+                    double total = 0;
+                    for (const float value : expected)
+                        if (wanted.temperature != 0)
+                            total +=
+                                std::exp((static_cast<double>(value) - static_cast<double>(likeliest.tokens[0].logit)) /
+                                         wanted.temperature);
+                    CHECK(likeliest.total == doctest::Approx(total).epsilon(1e-9));
+                    return enough;
+                },
+                [&](std::size_t, std::span<const float> logits) -> Status {
+                    ++given;
+                    CHECK(std::ranges::equal(logits, expected));
+                    return {};
+                }));
+            CHECK(told == (wanted.count == 0 ? 0 : 1));
+            CHECK(given == (wanted.count == 0 || !enough ? 1 : 0));
+        }
     }
 }
 

@@ -187,6 +187,17 @@ struct DeviceKvError {
     unsigned long long k = ~0ULL, v = ~0ULL;
 };
 
+// Q, K and V of tokens as products leave them; heads of q and k have k.head_dim, those of v v.head_dim.
+struct DeviceQkv {
+    DeviceHeads<float> q, k;
+    DeviceHeads<const float> v;
+    std::size_t n_heads = 0;                     // of q; k and v have those of the pages
+    DeviceNorm q_norm, k_norm;                   // over each head; without a weight: none
+    const float *cos = nullptr, *sin = nullptr;  // [token][n_pairs]
+    std::size_t n_pairs = 0;
+    RopePairing pairing = RopePairing::half_split;
+};
+
 // How K or V of a state are coded (hetero-quant(7)), with f16 scales: by token, over runs of `group` dims that divide a
 // head, or by channel, over `group_tokens` tokens; the other is 0. Codes of u8 and u4 have zeros.
 struct DeviceCodec {
@@ -216,6 +227,15 @@ struct DeviceAttention {
     float softcap = 0;       // 0: none
 };
 
+// The likeliest tokens of rows of logits. Where NaN are among the logits, they count as the smallest.
+struct DeviceTop {
+    std::int32_t* index = nullptr;  // [token][k], by falling logits, of equals the first
+    float* value = nullptr;         // [token][k]
+    // [token]: sum over the row of exp((logit - largest) * factor), relative error <= (n + 8) 2^-52; 0 without a factor
+    double* total = nullptr;
+    std::uint32_t* odd = nullptr;  // [token]: how many are NaN or +infinity; the total means nothing then
+};
+
 // What an event is for: order alone costs less.
 enum class DeviceEventUse : std::uint8_t { order, time };
 
@@ -227,15 +247,6 @@ struct DeviceOps {
     DeviceFault (*device_info)(int device, DeviceInfo& info);
 
     // Memory. Device memory is aligned to 256 bytes, its content unspecified. Host memory that is allocated or
-// The likeliest tokens of rows of logits. Where NaN are among the logits, they count as the smallest.
-struct DeviceTop {
-    std::int32_t* index = nullptr;  // [token][k], by falling logits, of equals the first
-    float* value = nullptr;         // [token][k]
-    // [token]: sum over the row of exp((logit - largest) * factor), relative error <= (n + 8) 2^-52; 0 without a factor
-    double* total = nullptr;
-    std::uint32_t* odd = nullptr;  // [token]: how many are NaN or +infinity; the total means nothing then
-};
-
     // registered here is page-locked, for all devices: copies from and to it run beside the host and other streams, and
     // kernels read it in place. `device`: the one by which it is done, and given back.
     DeviceFault (*allocate)(int device, std::size_t bytes, void** memory);
@@ -295,10 +306,6 @@ struct DeviceTop {
     DeviceFault (*rope)(DeviceStream stream, DeviceHeads<const float> src, DeviceHeads<float> dst, std::size_t n_tokens,
                         std::size_t n_heads, std::size_t head_dim, const float* cos, const float* sin,
                         std::size_t n_pairs, RopePairing pairing);
-    // The same of queries and keys at once, in place.
-    DeviceFault (*rope_both)(DeviceStream stream, DeviceHeads<float> q, std::size_t n_heads, DeviceHeads<float> k,
-                             std::size_t n_kv_heads, std::size_t n_tokens, std::size_t head_dim, const float* cos,
-                             const float* sin, std::size_t n_pairs, RopePairing pairing);
 
     // out = activation(gate) * up, or without up (null) activation(gate); `stride` of both. Bounds: Ops::silu_mul,
     // gelu_tanh, gelu_erf, and one more rounding. out.f32 may be gate or up.
@@ -371,6 +378,10 @@ struct DeviceTop {
     // codes, so it comes before the tokens of the next group are stored. Tokens at negative positions are left out.
     DeviceFault (*kv_store)(DeviceStream stream, const DeviceKv& to, const DeviceSequences& sequences,
                             DeviceHeads<const float> x, unsigned long long* error);
+    // What comes between the products that make Q, K and V and attention: norm, rope and kv_store at once, under their
+    // bounds, and exact without norms. Q is left in its place; so is K where it has group_tokens, and is not stored.
+    DeviceFault (*finish_qkv)(DeviceStream stream, const DeviceQkv& qkv, const DeviceKv& k, const DeviceKv& v,
+                              const DeviceSequences& sequences, DeviceKvError* error);
     // Attention of the tokens over what their sequences keep, themselves included; Ops::attention. Prefill: the tokens
     // of a sequence are adjacent and their positions rise by one. max_tokens: no position is beyond it. Bounds:
     // TileOps::attention and Ops::attention.

@@ -176,19 +176,20 @@ TEST_CASE("a step that failed counts neither as a first run nor as a graph") {
     CHECK(graphs_of(5, false) == 1);
 }
 
-TEST_CASE("a step has one launch for q, k and v, one for their rotation, and one for gate and up") {
-    static std::vector<std::size_t> together;  // products of a launch; 0: a rotation
+TEST_CASE("a step has one launch for q, k and v, one for what follows up to attention, and one for gate and up") {
+    static std::vector<std::size_t> together;  // products of a launch; 0: what follows q, k and v
     kernels::DeviceOps ops = kernels::emulated_ops();
     ops.gemv_together = [](kernels::DeviceStream stream, const kernels::DeviceProduct* products, std::size_t n,
                            auto... rest) {
         together.push_back(n);
         return kernels::emulated_ops().gemv_together(stream, products, n, rest...);
     };
-    ops.rope_both = [](auto... all) {
+    ops.finish_qkv = [](auto... all) {
         together.push_back(0);
-        return kernels::emulated_ops().rope_both(all...);
+        return kernels::emulated_ops().finish_qkv(all...);
     };
     ops.rope = nullptr;
+    ops.kv_store = nullptr;
     const auto model = tiny_model();
     const auto session = session_of(model, {.exec = Exec::eager, .ops = &ops});
     prefill(*session, some_tokens(5));

@@ -186,6 +186,17 @@ struct DeviceKvError {
     unsigned long long k = ~0ULL, v = ~0ULL;
 };
 
+// Q, K and V of tokens as products leave them; heads of q and k have k.head_dim, those of v v.head_dim.
+struct DeviceQkv {
+    DeviceHeads<float> q, k;
+    DeviceHeads<const float> v;
+    std::size_t n_heads = 0;                     // of q; k and v have those of the pages
+    DeviceNorm q_norm, k_norm;                   // over each head; without a weight: none
+    const float *cos = nullptr, *sin = nullptr;  // [token][n_pairs]
+    std::size_t n_pairs = 0;
+    RopePairing pairing = RopePairing::half_split;
+};
+
 // How K or V of a state are coded (hetero-quant(7)), with f16 scales: by token, over runs of `group` dims that divide a
 // head, or by channel, over `group_tokens` tokens; the other is 0. Codes of u8 and u4 have zeros.
 struct DeviceCodec {
@@ -213,6 +224,15 @@ struct DeviceAttention {
     float scale = 1;
     std::size_t window = 0;  // 0: none
     float softcap = 0;       // 0: none
+};
+
+// The likeliest tokens of rows of logits. Where NaN are among the logits, they count as the smallest.
+struct DeviceTop {
+    std::int32_t* index = nullptr;  // [token][k], by falling logits, of equals the first
+    float* value = nullptr;         // [token][k]
+    // [token]: sum over the row of exp((logit - largest) * factor), relative error <= (n + 8) 2^-52; 0 without a factor
+    double* total = nullptr;
+    std::uint32_t* odd = nullptr;  // [token]: how many are NaN or +infinity; the total means nothing then
 };
 
 // What an event is for: order alone costs less.
@@ -285,10 +305,6 @@ struct DeviceOps {
     DeviceFault (*rope)(DeviceStream stream, DeviceHeads<const float> src, DeviceHeads<float> dst, std::size_t n_tokens,
                         std::size_t n_heads, std::size_t head_dim, const float* cos, const float* sin,
                         std::size_t n_pairs, RopePairing pairing);
-    // The same of queries and keys at once, in place.
-    DeviceFault (*rope_both)(DeviceStream stream, DeviceHeads<float> q, std::size_t n_heads, DeviceHeads<float> k,
-                             std::size_t n_kv_heads, std::size_t n_tokens, std::size_t head_dim, const float* cos,
-                             const float* sin, std::size_t n_pairs, RopePairing pairing);
 
     // out = activation(gate) * up, or without up (null) activation(gate); `stride` of both. Bounds: Ops::silu_mul,
     // gelu_tanh, gelu_erf, and one more rounding. out.f32 may be gate or up.
@@ -305,16 +321,11 @@ struct DeviceOps {
     DeviceFault (*find_not_finite)(DeviceStream stream, const float* x, std::size_t stride, std::size_t n_tokens,
                                    std::size_t n, unsigned long long* place);
 
-    // Sampling, of logits [token][n]. The largest; of equals the first; NaN counts as smallest.
-    DeviceFault (*argmax)(DeviceStream stream, const float* logits, std::size_t stride, std::size_t n_tokens,
-                          std::size_t n, std::int32_t* index, float* value);
-    // The k <= 256 largest, k <= n, falling; of equals the first. index, value: [token][k].
+    // The k <= 256 likeliest of each row of logits [token][n], k <= n, n_tokens <= 65535. factor: 1 / temperature; 0:
+    // nobody asks for the total.
+    std::size_t (*top_k_scratch_bytes)(std::size_t n_tokens, std::size_t n, std::size_t k);
     DeviceFault (*top_k)(DeviceStream stream, const float* logits, std::size_t stride, std::size_t n_tokens,
-                         std::size_t n, std::size_t k, std::int32_t* index, float* value);
-    // y = exp(x * factor - max) / sum; y may be x. relative error <= (64 + sqrt(n)) 2^-24 + 4 * 2^-24 * |x *
-    // factor|max.
-    DeviceFault (*softmax)(DeviceStream stream, const float* x, std::size_t x_stride, float factor, float* y,
-                           std::size_t y_stride, std::size_t n_tokens, std::size_t n);
+                         std::size_t n, std::size_t k, double factor, const DeviceTop& to, void* scratch);
 
     // y = W x (+ y with `add`), weights of any type read as they are, sums in f32: for few tokens, and where f32 inputs
     // matter (routers). x f32. |error| <= c * |w row|_2 * |x|_2 * 2^-24, c = 2 sqrt(cols) + 8 (+ the roundings of
@@ -330,10 +341,11 @@ struct DeviceOps {
                               std::size_t x_stride, std::size_t x_head, std::size_t n_tokens, float* y,
                               std::size_t y_stride, std::size_t y_head);
     // The same on matrix units, for many tokens. x f16 or bf16: weights are those of this type, or of another rounded
-    // to it into `scratch` just before; the bound above, of the rounded operands. x i8: w i8, exact integer sums (cols
-    // <= 2^17), y = sum * x.scale * row_scale. x e4m3fn: w of DType::u8 that holds e4m3fn, devices of compute
-    // capability 8.9 and up, cols and rows multiples of 16; else unsupported. gemm_scratch_bytes: what `scratch` needs
-    // at least, at multiples of 256; more lets weights be expanded in fewer pieces.
+    // to it, as they are read (up to 64 tokens) or into `scratch` just before; the bound above, of the rounded
+    // operands. x i8: w i8, exact integer sums (cols <= 2^17), y = sum * x.scale * row_scale. x e4m3fn: likewise with w
+    // of DType::u8 that holds e4m3fn, under the bound above. gemm_scratch_bytes: what `scratch` needs at least, at
+    // multiples of 256; with more, weights are expanded in fewer pieces, and products of few tokens are divided among
+    // more blocks.
     std::size_t (*gemm_scratch_bytes)(const DeviceMatrix& w, DeviceInput x, std::size_t n_tokens);
     DeviceFault (*gemm)(DeviceStream stream, const DeviceMatrix& w, const DeviceRows& x, std::size_t n_tokens, float* y,
                         std::size_t y_stride, bool add, void* scratch, std::size_t scratch_bytes);
@@ -365,6 +377,10 @@ struct DeviceOps {
     // codes, so it comes before the tokens of the next group are stored. Tokens at negative positions are left out.
     DeviceFault (*kv_store)(DeviceStream stream, const DeviceKv& to, const DeviceSequences& sequences,
                             DeviceHeads<const float> x, unsigned long long* error);
+    // What comes between the products that make Q, K and V and attention: norm, rope and kv_store at once, under their
+    // bounds, and exact without norms. Q is left in its place; so is K where it has group_tokens, and is not stored.
+    DeviceFault (*finish_qkv)(DeviceStream stream, const DeviceQkv& qkv, const DeviceKv& k, const DeviceKv& v,
+                              const DeviceSequences& sequences, DeviceKvError* error);
     // Attention of the tokens over what their sequences keep, themselves included; Ops::attention. Prefill: the tokens
     // of a sequence are adjacent and their positions rise by one. max_tokens: no position is beyond it. Bounds:
     // TileOps::attention and Ops::attention.

@@ -6,29 +6,39 @@
 
 namespace hetero::kernels::HETERO_DEVICE_BACKEND {
 
-// Keys of one token are divided into spans of a length that depends on its position alone, so that its bits do not
-// depend on the tokens beside it nor on the grid.
+// Keys of one token are divided into spans of a length that depends on its position and the heads' shape alone, so that
+// its bits do not depend on the tokens beside it nor on the grid.
 struct Spans {
     int begin, end;     // keys in sight
     int length, first;  // tokens of a span, and the first span's number
     int count;
 };
-inline constexpr int shortest_span = 128, most_spans = 64;
+inline constexpr int shortest_span = 128;
+inline constexpr int heads_together = 8;  // query heads of a KV head that a block has, at most
 
-__host__ __device__ inline Spans spans_at(int position, std::size_t window) {
+// Where KV heads are few, more spans of one token keep the device busy.
+__host__ __device__ inline int most_spans(const DeviceAttention& a) {
+    constexpr std::size_t fewest = 64, most = 256, enough_blocks = 512;
+    const std::size_t blocks = a.k.n_heads * ((a.n_heads / a.k.n_heads + heads_together - 1) / heads_together);
+    std::size_t spans = fewest;
+    while (spans < most && 2 * spans * blocks <= enough_blocks) spans *= 2;
+    return static_cast<int>(spans);
+}
+
+__host__ __device__ inline Spans spans_at(int position, const DeviceAttention& a) {
     Spans spans = {0, position + 1, shortest_span, 0, 0};
-    if (window != 0 && static_cast<std::size_t>(spans.end) > window) spans.begin = spans.end - static_cast<int>(window);
-    while (spans.length * most_spans < spans.end) spans.length *= 2;
+    if (a.window != 0 && static_cast<std::size_t>(spans.end) > a.window)
+        spans.begin = spans.end - static_cast<int>(a.window);
+    while (spans.length * most_spans(a) < spans.end) spans.length *= 2;
     spans.first = spans.begin / spans.length;
     spans.count = spans.end <= 0 ? 0 : (spans.end + spans.length - 1) / spans.length - spans.first;
     return spans;
 }
 
 // The most that spans_at() gives for positions up to max_tokens.
-[[nodiscard]] inline std::size_t spans_within(std::size_t max_tokens, std::size_t window) {
-    const std::size_t seen = window != 0 && window < max_tokens ? window + shortest_span : max_tokens + 1;
-    const std::size_t spans = (seen + shortest_span - 1) / shortest_span;
-    return spans < most_spans ? spans : most_spans;
+[[nodiscard]] inline std::size_t spans_within(std::size_t max_tokens, const DeviceAttention& a) {
+    const std::size_t seen = a.window != 0 && a.window < max_tokens ? a.window + shortest_span : max_tokens + 1;
+    return std::min<std::size_t>((seen + shortest_span - 1) / shortest_span, static_cast<std::size_t>(most_spans(a)));
 }
 
 __device__ inline float score_of(const DeviceAttention& attention, float dot) {

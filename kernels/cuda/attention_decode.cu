@@ -2,6 +2,7 @@
 // https://crfm.stanford.edu/2023/10/12/flashdecoding.html), then the spans are merged. Query heads of one KV head read
 // its rows together.
 #include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/reduce.cuh"
 
 namespace hetero::kernels::HETERO_DEVICE_BACKEND {
 namespace {
@@ -35,7 +36,7 @@ __global__ void __launch_bounds__(threads, least_blocks<K, Heads>)
     const int in_group = static_cast<int>(blockIdx.y) % head_blocks * Heads,
               n_heads = std::min(Heads, group - in_group);
     const int first_head = kv_head * group + in_group;
-    const Spans spans = spans_at(s.position[token], a.window);
+    const Spans spans = spans_at(s.position[token], a);
     if (static_cast<int>(blockIdx.z) >= spans.count) return;
     const int span_begin = (spans.first + static_cast<int>(blockIdx.z)) * spans.length;
     const int begin = std::max(span_begin, spans.begin), end = std::min(span_begin + spans.length, spans.end);
@@ -105,10 +106,7 @@ __global__ void __launch_bounds__(threads, least_blocks<K, Heads>)
         for (int i = 0; i < team_keys; ++i)
 #pragma unroll
             for (int head = 0; head < Heads; ++head) {
-                float dot = dots[i][head];
-#pragma unroll
-                for (int distance = key_lanes / 2; distance > 0; distance /= 2)
-                    dot += __shfl_xor_sync(all_lanes, dot, distance);
+                const float dot = warp_sum<key_lanes>(dots[i][head]);
                 const int row = team * team_keys + i;
                 if (lane == 0) scratch.scores[turn][head][row] = row < from || row >= to ? -INFINITY : score_of(a, dot);
             }
@@ -118,15 +116,9 @@ __global__ void __launch_bounds__(threads, least_blocks<K, Heads>)
             float* scores = scratch.scores[turn][head];
             const int at = tid % warp_size;
             const float low = scores[at], high = scores[at + warp_size];
-            float top = fmaxf(low, high);
-            for (int distance = warp_size / 2; distance > 0; distance /= 2)
-                top = fmaxf(top, __shfl_xor_sync(all_lanes, top, distance));
-            const float before = scratch.max[head];
-            top = fmaxf(top, before);
+            const float before = scratch.max[head], top = fmaxf(warp_max(fmaxf(low, high)), before);
             const float p_low = expf(low - top), p_high = expf(high - top);
-            float sum = p_low + p_high;
-            for (int distance = warp_size / 2; distance > 0; distance /= 2)
-                sum += __shfl_xor_sync(all_lanes, sum, distance);
+            const float sum = warp_sum(p_low + p_high);
             scores[at] = p_low;
             scores[at + warp_size] = p_high;
             if (at == 0) {
@@ -187,11 +179,11 @@ __global__ void __launch_bounds__(threads, least_blocks<K, Heads>)
 __global__ void __launch_bounds__(threads)
     attention_merge(DeviceAttention a, DeviceSequences s, int first_token, int max_spans, const float* parts) {
     const int token = first_token + static_cast<int>(blockIdx.x), tid = static_cast<int>(threadIdx.x);
-    const int count = spans_at(s.position[token], a.window).count, output_dim = static_cast<int>(a.output_dim);
+    const int count = spans_at(s.position[token], a).count, output_dim = static_cast<int>(a.output_dim);
     const std::size_t part = a.output_dim + 2;
     parts +=
         (static_cast<std::size_t>(blockIdx.x) * a.n_heads + blockIdx.y) * static_cast<std::size_t>(max_spans) * part;
-    HETERO_DYNAMIC_SHARED(float, weights);  // [most_spans]
+    HETERO_DYNAMIC_SHARED(float, weights);  // [span]
     float max = -INFINITY, sum = 0;
     for (int span = 0; span < count; ++span) max = fmaxf(max, parts[static_cast<std::size_t>(span) * part]);
     for (int span = tid; span < count; span += threads)
@@ -234,19 +226,19 @@ DeviceFault spans_for_group(DeviceStream stream, const DeviceAttention& a, const
     if (group == 1) return spans_of<K, V, 1>(stream, a, values, s, first, n_tokens, n_spans, parts);
     if (group == 2) return spans_of<K, V, 2>(stream, a, values, s, first, n_tokens, n_spans, parts);
     if (group <= 4) return spans_of<K, V, 4>(stream, a, values, s, first, n_tokens, n_spans, parts);
-    return spans_of<K, V, 8>(stream, a, values, s, first, n_tokens, n_spans, parts);
+    return spans_of<K, V, heads_together>(stream, a, values, s, first, n_tokens, n_spans, parts);
 }
 
 }  // namespace
 
 std::size_t parts_bytes(const DeviceAttention& a, std::size_t n_tokens, std::size_t max_tokens) {
-    return n_tokens * a.n_heads * spans_within(max_tokens, a.window) * (a.output_dim + 2) * sizeof(float);
+    return n_tokens * a.n_heads * spans_within(max_tokens, a) * (a.output_dim + 2) * sizeof(float);
 }
 
 DeviceFault attend_by_spans(DeviceStream stream, const DeviceAttention& a, const DeviceSequences& s, std::size_t first,
                             std::size_t n_tokens, std::size_t max_tokens, float* parts) {
     if (n_tokens == 0) return {};
-    const std::size_t n_spans = spans_within(max_tokens, a.window);
+    const std::size_t n_spans = spans_within(max_tokens, a);
     const DeviceKv& values = values_of(a);
     DeviceFault fault;
     switch (stored_as(a.k)) {
@@ -266,7 +258,7 @@ DeviceFault attend_by_spans(DeviceStream stream, const DeviceAttention& a, const
     }
     if (fault) return fault;
     const Grid grid{dim3(static_cast<unsigned>(n_tokens), static_cast<unsigned>(a.n_heads)), dim3(threads),
-                    most_spans * sizeof(float)};
+                    n_spans * sizeof(float)};
     return launch(stream, "attention_merge", grid,
                   {{"tokens", n_tokens}, {"heads", a.n_heads}, {"output_dim", a.output_dim}}, attention_merge, a, s,
                   static_cast<int>(first), static_cast<int>(n_spans), parts);

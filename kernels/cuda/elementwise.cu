@@ -1,8 +1,6 @@
 // Norms, activations, and what else has a thread for each value.
-#include <algorithm>
-
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/norm.cuh"
 #include "kernels/cuda/store.cuh"
 
 namespace hetero::kernels::HETERO_DEVICE_BACKEND {
@@ -17,62 +15,29 @@ unsigned row_threads(std::size_t n) {
     return static_cast<unsigned>(warp_size * (warps < 1 ? 1 : warps > most ? most : warps));
 }
 
-__device__ void put_normed(const DeviceNorm& norm, const DeviceOutput& out, bool add, std::size_t token,
-                           std::size_t column, std::size_t i, float value) {
-    value *= norm.weight[i];
-    if (norm.bias != nullptr) value += norm.bias[i];
-    if (add) value += out.f32[token * out.f32_stride + column];
-    store(out, token, column, value);
-}
-
 // A block has a row: blockIdx.x is its token, blockIdx.y its head.
+template <DeviceNorm::Kind kind>
 __global__ void __launch_bounds__(most_row_threads)
-    rms_norm_rows(DeviceNorm norm, DeviceHeads<const float> x, std::size_t n, bool add, DeviceOutput out) {
-    const std::size_t token = blockIdx.x, head = blockIdx.y;
-    const float* row = x.data + token * x.stride + head * x.head_stride;
-    float largest = 0;
-    for (std::size_t i = threadIdx.x; i < n; i += blockDim.x) largest = fmaxf(largest, fabsf(row[i]));
-    largest = block_max(largest);
-    // Squares leave the range of f32 before values do: a power of two brings the largest value to [1, 2), or near it
-    // where eps would leave the range.
-    const unsigned exponent = __float_as_uint(largest) >> 23, bounded = std::min(std::max(exponent, 127U - 60U), 253U);
-    const float factor = __uint_as_float((254U - bounded) << 23);
-    float squares = 0;
-    for (std::size_t i = threadIdx.x; i < n; i += blockDim.x) {
-        const float scaled = row[i] * factor;
-        squares = fmaf(scaled, scaled, squares);
-    }
-    const float mean = block_sum(squares) / static_cast<float>(n);
-    const float inverse = 1 / sqrtf(mean + norm.eps * factor * factor);
-    for (std::size_t i = threadIdx.x; i < n; i += blockDim.x)
-        put_normed(norm, out, add, token, head * x.head_stride + i, i, row[i] * factor * inverse);
-}
-
-// In f64: the mean may be far larger than what differs from it.
-__global__ void __launch_bounds__(most_row_threads)
-    layer_norm_rows(DeviceNorm norm, DeviceHeads<const float> x, std::size_t n, bool add, DeviceOutput out) {
-    const std::size_t token = blockIdx.x, head = blockIdx.y;
-    const float* row = x.data + token * x.stride + head * x.head_stride;
-    const double count = static_cast<double>(n);
-    double sum = 0;
-    for (std::size_t i = threadIdx.x; i < n; i += blockDim.x) sum += static_cast<double>(row[i]);
-    const double mean = block_sum(sum) / count;
-    double squares = 0;
-    for (std::size_t i = threadIdx.x; i < n; i += blockDim.x) {
-        const double centred = static_cast<double>(row[i]) - mean;
-        squares += centred * centred;
-    }
-    const double inverse = 1 / sqrt(block_sum(squares) / count + static_cast<double>(norm.eps));
-    for (std::size_t i = threadIdx.x; i < n; i += blockDim.x)
-        put_normed(norm, out, add, token, head * x.head_stride + i, i,
-                   static_cast<float>((static_cast<double>(row[i]) - mean) * inverse));
+    norm_rows(DeviceNorm norm, DeviceHeads<const float> x, std::size_t n, bool add, DeviceOutput out) {
+    const std::size_t token = blockIdx.x, first = blockIdx.y * x.head_stride;
+    const auto put = [&](std::size_t i, float value) {
+        if (add) value += out.f32[token * out.f32_stride + first + i];
+        store(out, token, first + i, value);
+    };
+    const float* row = x.data + token * x.stride + first;
+    if constexpr (kind == DeviceNorm::Kind::rms)
+        rms_norm_row<BlockThreads>(norm, row, n, put);
+    else
+        layer_norm_row<BlockThreads>(norm, row, n, put);
 }
 
 DeviceFault norm(DeviceStream stream, const DeviceNorm& norm, DeviceHeads<const float> x, std::size_t n_tokens,
                  std::size_t n_heads, std::size_t n, bool add, const DeviceOutput& out) {
     const Grid grid{{blocks_for(n_tokens, 1), blocks_for(n_heads, 1), 1}, {row_threads(n), 1, 1}};
-    return launch(stream, "norm", grid, {{"tokens", n_tokens}, {"heads", n_heads}, {"cols", n}},
-                  norm.kind == DeviceNorm::Kind::rms ? rms_norm_rows : layer_norm_rows, norm, x, n, add, out);
+    return launch(
+        stream, "norm", grid, {{"tokens", n_tokens}, {"heads", n_heads}, {"cols", n}},
+        norm.kind == DeviceNorm::Kind::rms ? norm_rows<DeviceNorm::Kind::rms> : norm_rows<DeviceNorm::Kind::layer>,
+        norm, x, n, add, out);
 }
 
 __device__ float silu(float x) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/kv_rows.cuh"
+#include "kernels/cuda/reduce.cuh"
 
 namespace hetero::kernels::HETERO_DEVICE_BACKEND {
 
@@ -49,11 +50,7 @@ __device__ inline int encode_groups(KvCodes codes, const float* x, int n, int gr
             low = fminf(low, x[i]);
             high = fmaxf(high, x[i]);
         }
-        for (int distance = warp_size / 2; distance > 0; distance /= 2) {
-            low = fminf(low, __shfl_xor_sync(all_lanes, low, distance));
-            high = fmaxf(high, __shfl_xor_sync(all_lanes, high, distance));
-        }
-        const GroupScale found = scale_of(codes, low, high);
+        const GroupScale found = scale_of(codes, warp_min(low), warp_max(high));
         if (lane == 0) put(index, found);
         if (!found.finite) {
             failed = failed < 0 ? begin : failed;

@@ -7,6 +7,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/store.cuh"
+#include "kernels/cuda/weight_tiles.cuh"
 
 namespace hetero::kernels::HETERO_DEVICE_BACKEND {
 namespace {
@@ -202,52 +203,26 @@ __global__ void __launch_bounds__(most_dot_threads)
     y[static_cast<std::size_t>(slot) * y_stride + row] = scale == nullptr ? sum : sum * scale[expert * w.rows + row];
 }
 
-// Eight weights of a row from column `col` on, as 16-bit values.
-template <class E>
-__device__ uint4 narrow(const Byte* row, std::size_t col, std::size_t cols, DType to) {
-    unsigned words[4] = {};
-    for (unsigned j = 0; j < 8 && col + j < cols; ++j)
-        words[j / 2] |= static_cast<unsigned>(to_half(E::at(row, col + j), to)) << (16 * (j % 2));
-    return make_uint4(words[0], words[1], words[2], words[3]);
-}
-__device__ uint4 narrow_any(DType from, const Byte* row, std::size_t col, std::size_t cols, DType to) {
-    switch (from) {
-        case DType::f32:
-            return narrow<PlainF32>(row, col, cols, to);
-        case DType::f16:
-            return narrow<PlainF16>(row, col, cols, to);
-        case DType::bf16:
-            return narrow<PlainBf16>(row, col, cols, to);
-        case DType::i8:
-            return narrow<PlainInteger<std::int8_t>>(row, col, cols, to);
-        case DType::q8_0:
-            return narrow<InBlocks<blocks::Q8_0, 32, 34>>(row, col, cols, to);
-        case DType::q4_0:
-            return narrow<InBlocks<blocks::Q4_0, 32, 18>>(row, col, cols, to);
-        case DType::q4_1:
-            return narrow<InBlocks<blocks::Q4_1, 32, 20>>(row, col, cols, to);
-        case DType::q5_0:
-            return narrow<InBlocks<blocks::Q5_0, 32, 22>>(row, col, cols, to);
-        case DType::q5_1:
-            return narrow<InBlocks<blocks::Q5_1, 32, 24>>(row, col, cols, to);
-        case DType::q2_k:
-            return narrow<InBlocks<blocks::Q2K, 256, 84>>(row, col, cols, to);
-        case DType::q3_k:
-            return narrow<InBlocks<blocks::Q3K, 256, 110>>(row, col, cols, to);
-        case DType::q4_k:
-            return narrow<InBlocks<blocks::Q4K, 256, 144>>(row, col, cols, to);
-        case DType::q5_k:
-            return narrow<InBlocks<blocks::Q5K, 256, 176>>(row, col, cols, to);
-        case DType::q6_k:
-            return narrow<InBlocks<blocks::Q6K, 256, 210>>(row, col, cols, to);
-        case DType::iq4_nl:
-            return narrow<InBlocks<blocks::Iq4Nl, 32, 18>>(row, col, cols, to);
-        default:
-            return make_uint4(0, 0, 0, 0);
+// The tile number `tile`, of those of each expert's slots one after the other.
+struct SlotTile {
+    std::uint32_t expert;  // n_experts: there are not so many
+    std::size_t first, end;
+};
+__device__ SlotTile slot_tile(const DeviceSlots& slots, std::size_t n_experts, unsigned tile, unsigned most_slots) {
+    for (std::uint32_t expert = 0; expert < n_experts; ++expert) {
+        const auto first = static_cast<unsigned>(slots.first[expert]),
+                   end = static_cast<unsigned>(slots.first[expert + 1]);
+        const unsigned own = (end - first + most_slots - 1) / most_slots;
+        if (tile < own) {
+            const std::size_t begin = std::size_t{first} + std::size_t{tile} * most_slots;
+            return {expert, begin, std::min<std::size_t>(begin + most_slots, end)};
+        }
+        tile -= own;
     }
+    return {static_cast<std::uint32_t>(n_experts), 0, 0};
 }
 
-// As gemm: blockIdx.y counts the tiles of 128 slots of one expert after the other.
+// As gemm: blockIdx.y counts the tiles of 128 slots. Weights are of type T.
 template <class T>
 __global__ __launch_bounds__(Tile<T>::threads) void multiply_expert_tiles(DeviceExperts experts, DeviceSlots slots,
                                                                           const T* x, std::size_t x_stride,
@@ -258,35 +233,21 @@ __global__ __launch_bounds__(Tile<T>::threads) void multiply_expert_tiles(Device
     __shared__ __align__(32) T x_tile[Parts::elements];
     const DeviceMatrix& w = experts.first;
     const std::size_t first_row = std::size_t{blockIdx.x} * Parts::rows;
-    std::uint32_t expert = 0, tiles = blockIdx.y;
-    for (; expert < experts.n_experts; ++expert) {
-        const unsigned own =
-            (static_cast<unsigned>(slots.first[expert + 1] - slots.first[expert]) + Parts::tokens - 1) / Parts::tokens;
-        if (tiles < own) break;
-        tiles -= own;
-    }
-    if (expert == experts.n_experts) return;
-    const auto first_slot = static_cast<std::size_t>(slots.first[expert]) + std::size_t{tiles} * Parts::tokens;
-    const auto end_slot = static_cast<std::size_t>(slots.first[expert + 1]);
-    const Byte* weights = static_cast<const Byte*>(w.data) + expert * experts.expert_bytes;
-    constexpr DType type = std::is_same_v<T, __half> ? DType::f16 : DType::bf16;
+    const SlotTile own = slot_tile(slots, experts.n_experts, blockIdx.y, Parts::tokens);
+    if (own.expert == experts.n_experts) return;
+    const auto* weights =
+        reinterpret_cast<const T*>(static_cast<const Byte*>(w.data) + own.expert * experts.expert_bytes);
     const bool x_aligned = (reinterpret_cast<std::uintptr_t>(x) | x_stride * sizeof(T)) % 16 == 0;
-    const bool w_aligned = (reinterpret_cast<std::uintptr_t>(weights) | w.row_bytes) % 16 == 0;
 
     typename Parts::Fetched w_piece, x_piece;
     const auto fetch = [&](std::size_t k) {
         Parts::fetch_rows(x_piece, k, w.cols, [&](unsigned r, std::size_t col) {
-            const std::size_t slot = first_slot + r;
-            if (slot >= end_slot) return make_uint4(0, 0, 0, 0);
+            const std::size_t slot = own.first + r;
+            if (slot >= own.end) return make_uint4(0, 0, 0, 0);
             const std::size_t row = x_by_slot ? slot : static_cast<std::size_t>(slots.token[slot]);
             return Parts::piece_of(x + row * x_stride + col, w.cols - col, x_aligned);
         });
-        Parts::fetch_rows(w_piece, k, w.cols, [&](unsigned r, std::size_t col) {
-            if (first_row + r >= w.rows) return make_uint4(0, 0, 0, 0);
-            const Byte* row = weights + (first_row + r) * w.row_bytes;
-            if (w.dtype == type) return Parts::piece_of(reinterpret_cast<const T*>(row) + col, w.cols - col, w_aligned);
-            return narrow_any(w.dtype, row, col, w.cols, type);
-        });
+        Parts::fetch(w_piece, weights, w.row_bytes / sizeof(T), w.rows, first_row, w.cols, k);
     };
     typename Parts::Accumulators sums;
     Parts::clear(sums);
@@ -299,24 +260,62 @@ __global__ __launch_bounds__(Tile<T>::threads) void multiply_expert_tiles(Device
         Parts::multiply(w_tile, x_tile, sums);
         __syncthreads();
     }
+    const float* scale = w.row_scale == nullptr ? nullptr : w.row_scale + own.expert * w.rows;
     Parts::for_each(sums, [&](std::size_t token, std::size_t row, float sum) {
-        const std::size_t slot = first_slot + token;
+        const std::size_t slot = own.first + token;
         row += first_row;
-        if (slot >= end_slot || row >= w.rows) return;
-        if (w.row_scale != nullptr) sum *= w.row_scale[expert * w.rows + row];
-        y[slot * y_stride + row] = sum;
+        if (slot < own.end && row < w.rows) put_sum({y, y_stride, scale}, slot, row, sum);
     });
 }
 
-template <class T>
+// Weights of any type: blockIdx.y counts the tiles of up to 64 slots.
+template <class E, class C, class T>
+__global__ void __launch_bounds__(WeightTile<E, C, T>::threads)
+    multiply_decoded_experts(DeviceExperts experts, DeviceSlots slots, const std::uint16_t* x, std::size_t x_stride,
+                             bool x_by_slot, float* y, std::size_t y_stride) {
+    using Parts = WeightTile<E, C, T>;
+    const DeviceMatrix& w = experts.first;
+    const std::size_t first_row = std::size_t{blockIdx.x} * Parts::rows;
+    const SlotTile own = slot_tile(slots, experts.n_experts, blockIdx.y, Parts::most_tokens);
+    if (own.expert == experts.n_experts) return;
+    const Byte* weights =
+        static_cast<const Byte*>(w.data) + own.expert * experts.expert_bytes + first_row * w.row_bytes;
+    const auto row_of = [&](int token) -> const std::uint16_t* {
+        const std::size_t slot = own.first + static_cast<std::size_t>(token);
+        if (slot >= own.end) return nullptr;
+        return x + (x_by_slot ? slot : static_cast<std::size_t>(slots.token[slot])) * x_stride;
+    };
+    const int rows = static_cast<int>(std::min<std::size_t>(w.rows - first_row, Parts::rows));
+    const float* scale = w.row_scale == nullptr ? nullptr : w.row_scale + own.expert * w.rows;
+    Parts::multiply({weights, w.row_bytes, w.cols, rows}, row_of, static_cast<int>(own.end - own.first),
+                    Parts::most_tokens, (reinterpret_cast<std::uintptr_t>(x) | 2 * x_stride) % 16 == 0, 0,
+                    Parts::steps_of(w.cols), [&](int row, int token, float sum) {
+                        put_sum({y, y_stride, scale}, own.first + static_cast<std::size_t>(token),
+                                first_row + static_cast<std::size_t>(row), sum);
+                    });
+}
+
+template <class E, class C, class T>
 DeviceFault launch_expert_tiles(DeviceStream stream, const DeviceExperts& experts, const DeviceSlots& slots,
                                 std::size_t n_slots, const DeviceRows& x, bool x_by_slot, float* y,
                                 std::size_t y_stride, Shapes shapes) {
-    const std::size_t tiles = n_slots / Tile<T>::tokens + std::min(experts.n_experts, n_slots);
-    return launch(stream, "experts_gemm",
-                  {{blocks_for(experts.first.rows, Tile<T>::rows), blocks_for(tiles, 1), 1}, {Tile<T>::threads, 1, 1}},
-                  shapes, multiply_expert_tiles<T>, experts, slots, static_cast<const T*>(x.data), x.stride, x_by_slot,
-                  y, y_stride);
+    const DeviceMatrix& w = experts.first;
+    const auto grid = [&](std::size_t rows, std::size_t most_slots, std::size_t threads, std::size_t shared) {
+        const std::size_t tiles = n_slots / most_slots + std::min(experts.n_experts, n_slots);
+        return Grid{
+            {blocks_for(w.rows, rows), blocks_for(tiles, 1), 1}, {static_cast<unsigned>(threads), 1, 1}, shared};
+    };
+    if constexpr (std::is_same_v<C, ChunkHalf<T>>) {
+        return launch(stream, "experts_gemm", grid(Tile<T>::rows, Tile<T>::tokens, Tile<T>::threads, 0), shapes,
+                      multiply_expert_tiles<T>, experts, slots, static_cast<const T*>(x.data), x.stride, x_by_slot, y,
+                      y_stride);
+    } else {
+        using Parts = WeightTile<E, C, T>;
+        return launch(stream, "experts_gemm_decoded",
+                      grid(Parts::rows, Parts::most_tokens, Parts::threads, Parts::shared_bytes(Parts::most_tokens)),
+                      shapes, multiply_decoded_experts<E, C, T>, experts, slots,
+                      static_cast<const std::uint16_t*>(x.data), x.stride, x_by_slot, y, y_stride);
+    }
 }
 
 DeviceFault experts_gemm(DeviceStream stream, const DeviceExperts& experts, const DeviceSlots& slots,
@@ -324,20 +323,21 @@ DeviceFault experts_gemm(DeviceStream stream, const DeviceExperts& experts, cons
     const DeviceMatrix& w = experts.first;
     const Shapes shapes = {{"experts", experts.n_experts}, {"slots", n_slots}, {"rows", w.rows}, {"cols", w.cols}};
     if (n_slots == 0 || w.rows == 0) return {};
-    const bool fits = w.cols % dtype_info(w.dtype).block_elems == 0;
     DeviceFault fault;
     const bool known =
-        fits && with_type(w.dtype, [&](auto elements, auto chunks) {
+        whole_blocks(w) && with_type(w.dtype, [&](auto elements, auto chunks) {
+            using E = decltype(elements);
+            using C = decltype(chunks);
             if (x.type == DeviceInput::f16) {
-                fault = launch_expert_tiles<__half>(stream, experts, slots, n_slots, x, x_by_slot, y, y_stride, shapes);
+                fault = launch_expert_tiles<E, C, __half>(stream, experts, slots, n_slots, x, x_by_slot, y, y_stride,
+                                                          shapes);
             } else if (x.type == DeviceInput::bf16) {
-                fault = launch_expert_tiles<__nv_bfloat16>(stream, experts, slots, n_slots, x, x_by_slot, y, y_stride,
-                                                           shapes);
+                fault = launch_expert_tiles<E, C, __nv_bfloat16>(stream, experts, slots, n_slots, x, x_by_slot, y,
+                                                                 y_stride, shapes);
             } else if (x.type == DeviceInput::f32) {
                 constexpr int rows = 4;
                 const Grid grid{{blocks_for(n_slots, 1), blocks_for(w.rows, rows), 1}, {dot_threads(w.cols), 1, 1}};
-                fault = launch(stream, "experts_gemv", grid, shapes,
-                               multiply_slots<decltype(elements), decltype(chunks), rows>, experts, slots,
+                fault = launch(stream, "experts_gemv", grid, shapes, multiply_slots<E, C, rows>, experts, slots,
                                static_cast<const float*>(x.data), x.stride, x_by_slot, y, y_stride);
             } else {
                 fault = unsupported(stream, "experts_gemm", "experts take f32, f16 or bf16", shapes);

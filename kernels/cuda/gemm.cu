@@ -1,21 +1,43 @@
 // Products with many tokens on matrix units: by cuBLASLt, or where it is missing by the kernel here.
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <mma.h>
 
 #include <algorithm>
 #include <type_traits>
 
+#include "kernels/common/fp8.h"
 #include "kernels/cuda/gemm_library.h"
 #include "kernels/cuda/gemm_tiles.cuh"
+#include "kernels/cuda/gemm_weights.h"
+#include "kernels/cuda/halves.cuh"
 #include "kernels/cuda/launch.h"
 
 namespace hetero::kernels::HETERO_DEVICE_BACKEND {
 namespace {
 
+// Codes of e4m3fn, which f16 holds exactly.
+using Fp8Code = std::uint8_t;
+__device__ uint4 widen_codes(const Fp8Code* from, std::size_t n) {
+    unsigned words[4] = {};
+    for (unsigned j = 0; j < 8 && j < n; ++j)
+        words[j / 2] |= static_cast<unsigned>(narrow<__half>(e4m3fn_to_f32(from[j]))) << (16 * (j % 2));
+    return make_uint4(words[0], words[1], words[2], words[3]);
+}
+template <class T, class From>
+__device__ void fetch_tile(typename Tile<T>::Fetched& out, const From* from, std::size_t stride, std::size_t n,
+                           std::size_t first, std::size_t cols, std::size_t k) {
+    if constexpr (std::is_same_v<T, From>) {
+        Tile<T>::fetch(out, from, stride, n, first, cols, k);
+    } else {
+        Tile<T>::fetch_rows(out, k, cols, [&](unsigned row, std::size_t col) {
+            if (first + row >= n) return make_uint4(0, 0, 0, 0);
+            return widen_codes(from + (first + row) * stride + col, cols - col);
+        });
+    }
+}
+
 // y[token][row] for a tile of each, blockIdx.x of rows and blockIdx.y of tokens.
-template <class T>
-__global__ __launch_bounds__(Tile<T>::threads) void multiply_tiles(Factors<T> p, Result out) {
+template <class T, class From>
+__global__ __launch_bounds__(Tile<T>::threads) void multiply_tiles(Factors<From> p, Result out) {
     using Parts = Tile<T>;
     __shared__ __align__(32) T w_tile[Parts::elements];
     __shared__ __align__(32) T x_tile[Parts::elements];
@@ -25,8 +47,8 @@ __global__ __launch_bounds__(Tile<T>::threads) void multiply_tiles(Factors<T> p,
     Parts::clear(sums);
     typename Parts::Fetched w, x;
     const auto fetch = [&](std::size_t k) {
-        Parts::fetch(w, p.w, p.w_stride, p.rows, first_row, p.cols, k);
-        Parts::fetch(x, p.x, p.x_stride, p.n_tokens, first_token, p.cols, k);
+        fetch_tile<T>(w, p.w, p.w_stride, p.rows, first_row, p.cols, k);
+        fetch_tile<T>(x, p.x, p.x_stride, p.n_tokens, first_token, p.cols, k);
     };
     fetch(0);
     for (std::size_t k = 0; k < p.cols; k += Parts::depth) {
@@ -40,21 +62,16 @@ __global__ __launch_bounds__(Tile<T>::threads) void multiply_tiles(Factors<T> p,
     Parts::for_each(sums, [&](std::size_t token, std::size_t row, float sum) {
         token += first_token;
         row += first_row;
-        if (token >= p.n_tokens || row >= p.rows) return;
-        if (out.token_scale != nullptr) sum *= out.token_scale[token];
-        if (out.row_scale != nullptr) sum *= out.row_scale[row];
-        if (out.bias != nullptr) sum += out.bias[row];
-        float* y = out.y + token * out.stride + row;
-        *y = out.add ? *y + sum : sum;
+        if (token < p.n_tokens && row < p.rows) put_sum(out, token, row, sum);
     });
 }
 
-template <class T>
-DeviceFault launch_tiles(DeviceStream stream, const Factors<T>& p, const Result& out) {
+template <class T, class From = T>
+DeviceFault launch_tiles(DeviceStream stream, const Factors<From>& p, const Result& out) {
     const Grid grid{{blocks_for(p.rows, Tile<T>::rows), blocks_for(p.n_tokens, Tile<T>::tokens), 1},
                     {Tile<T>::threads, 1, 1}};
-    return launch(stream, "gemm", grid, {{"rows", p.rows}, {"cols", p.cols}, {"tokens", p.n_tokens}}, multiply_tiles<T>,
-                  p, out);
+    return launch(stream, "gemm", grid, {{"rows", p.rows}, {"cols", p.cols}, {"tokens", p.n_tokens}},
+                  multiply_tiles<T, From>, p, out);
 }
 
 // Of operands of one 16-bit type.
@@ -98,12 +115,8 @@ std::size_t gemm_scratch_bytes(const DeviceMatrix& w, DeviceInput x, std::size_t
 __global__ void scale_sums(const std::int32_t* integers, const float* floats, std::size_t rows, Result out) {
     const std::size_t row = std::size_t{blockIdx.y} * blockDim.x + threadIdx.x, token = blockIdx.x;
     if (row >= rows) return;
-    float sum = integers != nullptr ? static_cast<float>(integers[token * rows + row]) : floats[token * rows + row];
-    sum *= out.token_scale[token];
-    if (out.row_scale != nullptr) sum *= out.row_scale[row];
-    if (out.bias != nullptr) sum += out.bias[row];
-    float* y = out.y + token * out.stride + row;
-    *y = out.add ? *y + sum : sum;
+    put_sum(out, token, row,
+            integers != nullptr ? static_cast<float>(integers[token * rows + row]) : floats[token * rows + row]);
 }
 
 DeviceFault multiply_bytes(DeviceStream stream, const DeviceMatrix& w, const DeviceRows& x, std::size_t n_tokens,
@@ -128,8 +141,10 @@ DeviceFault multiply_bytes(DeviceStream stream, const DeviceMatrix& w, const Dev
         }
     }
     if (is_fp8)
-        return unsupported(stream, "gemm",
-                           "8-bit floats need cuBLASLt, compute capability 8.9, and sizes of multiples of 16", shapes);
+        return launch_tiles<__half, Fp8Code>(stream,
+                                             {static_cast<const Fp8Code*>(w.data), w.row_bytes, w.rows,
+                                              static_cast<const Fp8Code*>(x.data), x.stride, n_tokens, w.cols},
+                                             out);
     return launch_tiles<signed char>(stream,
                                      {static_cast<const signed char*>(w.data), w.row_bytes, w.rows,
                                       static_cast<const signed char*>(x.data), x.stride, n_tokens, w.cols},
@@ -148,6 +163,7 @@ DeviceFault gemm(DeviceStream stream, const DeviceMatrix& w, const DeviceRows& x
     out.token_scale = nullptr;
     const DType type = x.type == DeviceInput::f16 ? DType::f16 : DType::bf16;
     if (w.dtype == type) return multiply_halves(stream, type, w, x, n_tokens, out);
+    if (n_tokens <= most_decoded_tokens) return multiply_weights(stream, w, x, n_tokens, out, scratch, scratch_bytes);
 
     const std::size_t padded = (w.cols + 7) / 8 * 8, row_bytes = padded * 2;
     std::size_t rows = std::min(w.rows, scratch_bytes / row_bytes);

@@ -1,12 +1,13 @@
 // cuBLASLt, found at run time: the toolkit's library is half a gigabyte and not everywhere where a driver is. Where it
 // is missing, gemm.cu multiplies.
 #pragma once
-#include "kernels/cuda/gemm_tiles.cuh"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/result.cuh"
 
 namespace hetero::kernels::HETERO_DEVICE_BACKEND {
 
-// A handle, and from its first product on a workspace, for one stream; null: there is no library. In the emulator there never is.
+// A handle, and from its first product on a workspace, for one stream; null: there is no library. In the emulator there
+// never is.
 [[nodiscard]] MatrixLibrary* open_library(int device);
 void close_library(MatrixLibrary* library);
 

@@ -5,6 +5,7 @@
 #include <mma.h>
 
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/result.cuh"
 
 namespace hetero::kernels::HETERO_DEVICE_BACKEND {
 
@@ -15,15 +16,6 @@ struct Factors {
     std::size_t w_stride, rows;
     const T* x;  // [n_tokens][cols]
     std::size_t x_stride, n_tokens, cols;
-};
-
-struct Result {
-    float* y = nullptr;
-    std::size_t stride = 0;
-    const float* row_scale = nullptr;
-    const float* bias = nullptr;
-    const float* token_scale = nullptr;
-    bool add = false;
 };
 
 template <class T>

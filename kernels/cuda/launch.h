@@ -111,6 +111,7 @@ void fill_sampling(DeviceOps& ops);
 void fill_products(DeviceOps& ops);
 void fill_gemm(DeviceOps& ops);
 void fill_experts(DeviceOps& ops);
+void fill_qkv(DeviceOps& ops);
 void fill_kv(DeviceOps& ops);
 void fill_kv_states(DeviceOps& ops);
 void fill_kv_orders(DeviceOps& ops);

@@ -4,6 +4,7 @@
 #include "kernels/common/fp8.h"
 #include "kernels/cuda/dot.cuh"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/result.cuh"
 #include "kernels/cuda/store.cuh"
 
 namespace hetero::kernels::HETERO_DEVICE_BACKEND {
@@ -14,12 +15,6 @@ struct Output {
     std::size_t stride;
     bool add;
 };
-
-__device__ void finish(const DeviceMatrix& w, std::size_t row, float sum, float* y, bool add) {
-    if (w.row_scale != nullptr) sum *= w.row_scale[row];
-    if (w.bias != nullptr) sum += w.bias[row];
-    *y = add ? *y + sum : sum;
-}
 
 // Products that differ by a constant step: blockIdx.z counts them. The rows of one follow those of the one before.
 struct Heads {
@@ -70,7 +65,7 @@ __global__ void __launch_bounds__(most_dot_threads)
     const float sum = gather_sums(sums);
     const std::size_t r = threadIdx.x / tokens, t = threadIdx.x % tokens, token = first_token + t;
     if (r >= static_cast<std::size_t>(n_rows) || token >= n_tokens) return;
-    finish(w, first_row + r, sum, out.y + token * out.stride + first_row + r, out.add);
+    put_sum({out.y, out.stride, w.row_scale, w.bias, nullptr, out.add}, token, first_row + r, sum);
 }
 
 template <class E, class C, int rows, int tokens>
@@ -88,8 +83,6 @@ DeviceFault multiply(DeviceStream stream, Together all, const float* x, std::siz
     return launch(stream, "gemv", grid, {{"heads", heads.n}, {"rows", n_rows}, {"cols", cols}, {"tokens", n_tokens}},
                   multiply_few<E, C, rows, tokens>, all, x, x_stride, n_tokens, heads);
 }
-
-bool whole_blocks(const DeviceMatrix& w) { return w.cols % dtype_info(w.dtype).block_elems == 0; }
 
 DeviceFault multiply_all(DeviceStream stream, const Together& all, const float* x, std::size_t x_stride,
                          std::size_t n_tokens, const Heads& heads) {
@@ -212,12 +205,7 @@ __global__ void __launch_bounds__(convert_threads) convert_rows(const Byte* x, s
         const int k = static_cast<int>(c % chunks);
         Chunk chunk;
         C::decode(from + c / chunks * C::bytes, k, chunk);
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-            values[i] = chunk.q[i];
-            if constexpr (C::scaled) values[i] = __fmul_rn(values[i], chunk.scale[i / 4]);
-            if constexpr (C::has_min) values[i] = __fadd_rn(values[i], chunk.min[i / 4]);
-        }
+        chunk_values<C>(chunk, values);
         const std::size_t first = c / chunks * C::elems + static_cast<std::size_t>(C::first(k));
         if constexpr (C::gap == 4) {
             put_run<8>(at, first, values, to);

@@ -4,15 +4,24 @@
 
 namespace hetero::kernels::HETERO_DEVICE_BACKEND {
 
-template <class T>
-__device__ inline T warp_sum(T value) {
-    for (int with = warp_size / 2; with > 0; with /= 2) value += __shfl_xor_sync(all_lanes, value, with);
+// Over neighbouring lanes of a warp, a power of two; all lanes of the warp call it.
+template <int lanes = warp_size, class T, class Reduce>
+__device__ inline T warp_reduce(T value, Reduce reduce) {
+#pragma unroll
+    for (int with = lanes / 2; with > 0; with /= 2) value = reduce(value, __shfl_xor_sync(all_lanes, value, with));
     return value;
 }
-
+template <int lanes = warp_size, class T>
+__device__ inline T warp_sum(T value) {
+    return warp_reduce<lanes>(value, [](T a, T b) { return a + b; });
+}
+template <int lanes = warp_size>
 __device__ inline float warp_max(float value) {
-    for (int with = warp_size / 2; with > 0; with /= 2) value = fmaxf(value, __shfl_xor_sync(all_lanes, value, with));
-    return value;
+    return warp_reduce<lanes>(value, [](float a, float b) { return fmaxf(a, b); });
+}
+template <int lanes = warp_size>
+__device__ inline float warp_min(float value) {
+    return warp_reduce<lanes>(value, [](float a, float b) { return fminf(a, b); });
 }
 
 // Every thread gets the result. Blocks are one-dimensional and of whole warps.
@@ -20,7 +29,7 @@ template <class T, class Reduce>
 __device__ inline T block_reduce(T value, Reduce reduce) {
     __shared__ T parts[warp_size];
     const unsigned warp = threadIdx.x / warp_size, warps = blockDim.x / warp_size;
-    for (int with = warp_size / 2; with > 0; with /= 2) value = reduce(value, __shfl_xor_sync(all_lanes, value, with));
+    value = warp_reduce(value, reduce);
     if (warps == 1) return value;
     __syncthreads();  // what an earlier call left in `parts` has been read
     if (threadIdx.x % warp_size == 0) parts[warp] = value;

@@ -22,21 +22,10 @@ DeviceFault rope_angles(DeviceStream stream, const double* frequencies, std::siz
                   cos_table, sin_table);
 }
 
-struct Rotated {
-    DeviceHeads<const float> src;
-    DeviceHeads<float> dst;
-    std::size_t n_heads = 0;
-};
-
-// A block has a head of a token, those of `second` after those of `first`. All of it is read before any is written: src
-// may be dst.
-__global__ void rotate_heads(Rotated first, Rotated second, std::size_t head_dim, const float* cos_table,
-                             const float* sin_table, std::size_t n_pairs, bool interleaved) {
-    const std::size_t token = blockIdx.x;
-    const bool is_first = blockIdx.y < first.n_heads;
-    const std::size_t head = is_first ? blockIdx.y : blockIdx.y - first.n_heads;
-    const DeviceHeads<const float> src = is_first ? first.src : second.src;
-    const DeviceHeads<float> dst = is_first ? first.dst : second.dst;
+// A block has a head of a token. All of it is read before any is written: src may be dst.
+__global__ void rotate_heads(DeviceHeads<const float> src, DeviceHeads<float> dst, std::size_t head_dim,
+                             const float* cos_table, const float* sin_table, std::size_t n_pairs, bool interleaved) {
+    const std::size_t token = blockIdx.x, head = blockIdx.y;
     const float* from = src.data + token * src.stride + head * src.head_stride;
     float* to = dst.data + token * dst.stride + head * dst.head_stride;
     HETERO_DYNAMIC_SHARED(float, row);  // [head_dim]
@@ -51,31 +40,14 @@ __global__ void rotate_heads(Rotated first, Rotated second, std::size_t head_dim
     for (std::size_t i = 2 * n_pairs + threadIdx.x; i < head_dim; i += blockDim.x) to[i] = row[i];
 }
 
-DeviceFault rotate(DeviceStream stream, const Rotated& first, const Rotated& second, std::size_t n_tokens,
-                   std::size_t head_dim, const float* cos_table, const float* sin_table, std::size_t n_pairs,
-                   RopePairing pairing) {
-    const unsigned threads = head_dim <= 64 ? 32 : 64;
-    const std::size_t n_heads = first.n_heads + second.n_heads;
-    return launch(stream, "rope",
-                  {{blocks_for(n_tokens, 1), blocks_for(n_heads, 1), 1}, {threads, 1, 1}, head_dim * sizeof(float)},
-                  {{"tokens", n_tokens}, {"heads", n_heads}, {"head_dim", head_dim}, {"pairs", n_pairs}}, rotate_heads,
-                  first, second, head_dim, cos_table, sin_table, n_pairs, pairing == RopePairing::interleaved);
-}
-
 DeviceFault rope(DeviceStream stream, DeviceHeads<const float> src, DeviceHeads<float> dst, std::size_t n_tokens,
                  std::size_t n_heads, std::size_t head_dim, const float* cos_table, const float* sin_table,
                  std::size_t n_pairs, RopePairing pairing) {
-    return rotate(stream, {src, dst, n_heads}, {}, n_tokens, head_dim, cos_table, sin_table, n_pairs, pairing);
-}
-
-DeviceFault rope_both(DeviceStream stream, DeviceHeads<float> q, std::size_t n_heads, DeviceHeads<float> k,
-                      std::size_t n_kv_heads, std::size_t n_tokens, std::size_t head_dim, const float* cos_table,
-                      const float* sin_table, std::size_t n_pairs, RopePairing pairing) {
-    const auto in_place = [](const DeviceHeads<float>& x, std::size_t n) {
-        return Rotated{{x.data, x.stride, x.head_stride}, x, n};
-    };
-    return rotate(stream, in_place(q, n_heads), in_place(k, n_kv_heads), n_tokens, head_dim, cos_table, sin_table,
-                  n_pairs, pairing);
+    const unsigned threads = head_dim <= 64 ? 32 : 64;
+    return launch(stream, "rope",
+                  {{blocks_for(n_tokens, 1), blocks_for(n_heads, 1), 1}, {threads, 1, 1}, head_dim * sizeof(float)},
+                  {{"tokens", n_tokens}, {"heads", n_heads}, {"head_dim", head_dim}, {"pairs", n_pairs}}, rotate_heads,
+                  src, dst, head_dim, cos_table, sin_table, n_pairs, pairing == RopePairing::interleaved);
 }
 
 }  // namespace
@@ -83,7 +55,6 @@ DeviceFault rope_both(DeviceStream stream, DeviceHeads<float> q, std::size_t n_h
 void fill_rope(DeviceOps& ops) {
     ops.rope_angles = rope_angles;
     ops.rope = rope;
-    ops.rope_both = rope_both;
 }
 
 }  // namespace hetero::kernels::HETERO_DEVICE_BACKEND

@@ -323,6 +323,7 @@ const DeviceOps& table() {
         fill_products(ops);
         fill_gemm(ops);
         fill_experts(ops);
+        fill_qkv(ops);
         fill_kv(ops);
         fill_kv_states(ops);
         fill_kv_orders(ops);

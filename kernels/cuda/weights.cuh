@@ -185,6 +185,19 @@ struct ChunkOf : ChunkTraits {  // of formats that are rarely used: element by e
     }
 };
 
+// The eight weights, every operation rounded: the bits of the elements.
+template <class C>
+__device__ inline void chunk_values(const Chunk& chunk, float (&values)[8]) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+        values[i] = chunk.q[i];
+        if constexpr (C::scaled) values[i] = __fmul_rn(values[i], chunk.scale[i / 4]);
+        if constexpr (C::has_min) values[i] = __fadd_rn(values[i], chunk.min[i / 4]);
+    }
+}
+
+[[nodiscard]] inline bool whole_blocks(const DeviceMatrix& w) { return w.cols % dtype_info(w.dtype).block_elems == 0; }
+
 // f(Elements{}, Chunks{}) for a type; false where there are none.
 template <class F>
 bool with_type(DType type, const F& f) {

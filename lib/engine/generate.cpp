@@ -88,7 +88,23 @@ public:
 
     // Chooses the next token.
     Status take(std::span<const float> logits) {
-        HETERO_TRY(out_.pending_token, sampler_.next(logits, tokens_));
+        HETERO_TRY(const TokenId token, sampler_.next(logits, tokens_));
+        return take(token);
+    }
+    // False where these do not tell.
+    Result<bool> take(const Likeliest& likeliest) {
+        const std::optional<TokenId> token = sampler_.next(likeliest, tokens_.size());
+        if (token) HETERO_CHECK(take(*token));
+        return token.has_value();
+    }
+
+    Result<Generation> finish() {
+        HETERO_CHECK(text_.finish());
+        return std::move(out_);
+    }
+
+private:
+    Status take(TokenId token) {
         const Clock::time_point now = Clock::now();
         if (out_.token_ids.empty()) {
             out_.ttft_ms = to_milliseconds(now - start_);
@@ -96,7 +112,7 @@ public:
             out_.itl_ms.push_back(to_milliseconds(now - last_));
         }
         last_ = now;
-        const TokenId token = out_.pending_token;
+        out_.pending_token = token;
         out_.token_ids.push_back(token);
         HETERO_CHECK(text_.push(tokenizer_.piece(token, !options_.show_special)));
         if (text_.stopped()) {
@@ -109,12 +125,6 @@ public:
         return {};
     }
 
-    Result<Generation> finish() {
-        HETERO_CHECK(text_.finish());
-        return std::move(out_);
-    }
-
-private:
     [[nodiscard]] bool ends(TokenId token) const {
         const auto& eos = tokenizer_.eos();
         return !options_.ignore_eos && std::find(eos.begin(), eos.end(), token) != eos.end();
@@ -164,6 +174,7 @@ Result<std::vector<Generation>> generate_together(std::span<const Continued> seq
             HETERO_CHECK(runs.back()->take(one.first_logits));
         }
     }
+    const LikeliestWanted wanted = Sampler(options.sampling).wanted();
     std::vector<Session::Step> steps;
     std::vector<Run*> stepping;
     for (;;) {
@@ -177,10 +188,16 @@ Result<std::vector<Generation>> generate_together(std::span<const Continued> seq
             stepping.push_back(runs[i].get());
         }
         if (steps.empty()) break;
-        HETERO_CHECK(Session::decode_together(steps, [&](std::size_t index, std::span<const float> logits) {
-            stepping[index]->fed();
-            return stepping[index]->take(logits);
-        }));
+        HETERO_CHECK(Session::decode_together(
+            steps, wanted,
+            [&](std::size_t index, const Likeliest& likeliest) {
+                stepping[index]->fed();
+                return stepping[index]->take(likeliest);
+            },
+            [&](std::size_t index, std::span<const float> logits) {
+                stepping[index]->fed();
+                return stepping[index]->take(logits);
+            }));
     }
     std::vector<Generation> generations;
     for (const auto& run : runs) {

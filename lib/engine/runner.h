@@ -11,6 +11,7 @@
 #include "base/result.h"
 #include "engine/device/coded_layers.h"
 #include "engine/kv_cache.h"
+#include "engine/likeliest.h"
 #include "engine/plan.h"
 #include "engine/queries.h"
 
@@ -49,6 +50,13 @@ public:
     // and what on_logits returns; with Exec::eager, a value that is not finite, named by op, register and position.
     virtual Status run(std::span<const Piece> pieces, Phase phase, Rows rows, const LogitsFn& on_logits,
                        const LayerFn& on_layer) = 0;
+    // As run() of a step of decode, for callers that can mostly do without all logits: on_likeliest is told of each
+    // piece in order, and where it answers false, or a logit is NaN or +infinity, on_logits is handed all. A runner
+    // that has them at hand anyway calls on_logits alone.
+    virtual Status step(std::span<const Piece> pieces, const LikeliestWanted& /*wanted*/,
+                        const LikeliestFn& /*on_likeliest*/, const LogitsFn& on_logits) {
+        return run(pieces, Phase::decode, Rows::last, on_logits, {});
+    }
     // Prefill of more tokens of one sequence than a chunk has: all of them pass a layer, chunk by chunk, before the
     // next layer is begun, so that its K and V are complete early.
     virtual Status run_by_layer(const Piece& block, Rows rows, const LogitsFn& on_logits, const LayerFn& on_layer) = 0;

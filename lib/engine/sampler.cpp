@@ -14,6 +14,12 @@ std::uint64_t mix(std::uint64_t z) noexcept {
     return z ^ (z >> 31U);
 }
 
+bool is_likelier(const Candidate& a, const Candidate& b) {
+    return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+}
+
+bool has_smaller_id(const Candidate& a, const Candidate& b) { return a.id < b.id; }
+
 }  // namespace
 
 Status check(const SamplingOptions& options) {
@@ -61,21 +67,14 @@ double Sampler::weight(const Candidate& candidate) const {
 
 void Sampler::keep_top_k() {
     if (options_.top_k == 0 || options_.top_k >= candidates_.size()) return;
-    const auto likelier = [](const Candidate& a, const Candidate& b) {
-        return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
-    };
     const auto end = candidates_.begin() + options_.top_k;
-    std::nth_element(candidates_.begin(), end, candidates_.end(), likelier);
+    std::nth_element(candidates_.begin(), end, candidates_.end(), is_likelier);
     candidates_.erase(end, candidates_.end());
-    std::sort(candidates_.begin(), candidates_.end(),
-              [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
+    std::sort(candidates_.begin(), candidates_.end(), has_smaller_id);
 }
 
 void Sampler::keep_top_p() {
     if (options_.top_p >= 1) return;
-    const auto likelier = [](const Candidate& a, const Candidate& b) {
-        return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
-    };
     double total = 0;
     for (const Candidate& candidate : candidates_) total += weight(candidate);
     // The nucleus is nearly always small: sort pieces that double in size, until they hold it.
@@ -85,13 +84,75 @@ void Sampler::keep_top_p() {
         if (kept == sorted) {
             const std::size_t piece = std::min(std::max<std::size_t>(64, sorted), candidates_.size() - sorted);
             const auto begin = candidates_.begin() + static_cast<std::ptrdiff_t>(sorted);
-            std::partial_sort(begin, begin + static_cast<std::ptrdiff_t>(piece), candidates_.end(), likelier);
+            std::partial_sort(begin, begin + static_cast<std::ptrdiff_t>(piece), candidates_.end(), is_likelier);
             sorted += piece;
         }
         sum += weight(candidates_[kept++]);
         if (sum >= options_.top_p * total) break;
     }
     candidates_.resize(kept);
+}
+
+// The same where only the likeliest are candidates and `total` is that of all, nearly; false where it cannot be told.
+bool Sampler::keep_top_p_of(double total) {
+    constexpr double error = 1e-8;  // of the total and of the sums in f64
+    double sum = 0;
+    for (std::size_t kept = 0; kept < candidates_.size(); ++kept) {
+        sum += weight(candidates_[kept]);
+        if (sum < options_.top_p * total * (1 - error)) continue;
+        candidates_.resize(kept + 1);
+        return sum > options_.top_p * total * (1 + error);
+    }
+    return false;
+}
+
+void Sampler::keep_min_p() {
+    if (options_.min_p <= 0) return;
+    std::erase_if(candidates_, [this](const Candidate& one) { return weight(one) < options_.min_p; });
+}
+
+std::int32_t Sampler::draw(std::int32_t best, std::uint64_t position) const {
+    double total = 0;
+    for (const Candidate& candidate : candidates_) total += weight(candidate);
+    const double target = uniform_at(options_.seed, position) * total;
+    double sum = 0;
+    std::int32_t chosen = best;  // where rounding leaves the target beyond the sum
+    for (const Candidate& candidate : candidates_) {
+        const double share = weight(candidate);
+        if (share == 0) continue;
+        sum += share;
+        chosen = candidate.id;
+        if (target < sum) break;
+    }
+    return chosen;
+}
+
+LikeliestWanted Sampler::wanted() const noexcept {
+    if (options_.repetition_penalty != 1) return {};
+    if (options_.temperature == 0) return {1, 0};
+    if (options_.top_k != 0 && options_.top_k <= LikeliestWanted::most) return {options_.top_k, options_.temperature};
+    if (options_.top_k != 0 || (options_.top_p >= 1 && options_.min_p <= 0)) return {};
+    return {LikeliestWanted::most, options_.temperature};
+}
+
+std::optional<std::int32_t> Sampler::next(const Likeliest& likeliest, std::uint64_t position) {
+    const Candidate& best = likeliest.tokens.front();
+    if (!std::isfinite(best.logit)) return std::nullopt;
+    if (options_.temperature == 0) return best.id;
+    candidates_.assign(likeliest.tokens.begin(), likeliest.tokens.end());
+    max_logit_ = best.logit;
+    // From here on in the order in which next() has them of all logits: sums in another one have other bits.
+    if (options_.top_k != 0) {
+        std::sort(candidates_.begin(), candidates_.end(), has_smaller_id);
+        keep_top_p();
+    } else if (options_.top_p < 1) {
+        if (!keep_top_p_of(likeliest.total)) return std::nullopt;
+    } else {
+        if (weight(candidates_.back()) >= options_.min_p) return std::nullopt;
+        std::sort(candidates_.begin(), candidates_.end(), has_smaller_id);
+    }
+    keep_min_p();
+    return draw(best.id, position);
 }
 
 Result<std::int32_t> Sampler::next(std::span<const float> logits, std::span<const std::int32_t> seen) {
@@ -119,22 +180,8 @@ Result<std::int32_t> Sampler::next(std::span<const float> logits, std::span<cons
     for (std::size_t i = 0; i < logits_.size(); ++i) candidates_.push_back({logits_[i], static_cast<std::int32_t>(i)});
     keep_top_k();
     keep_top_p();
-    if (options_.min_p > 0) {
-        std::erase_if(candidates_, [this](const Candidate& one) { return weight(one) < options_.min_p; });
-    }
-    double total = 0;
-    for (const Candidate& candidate : candidates_) total += weight(candidate);
-    const double target = uniform_at(options_.seed, seen.size()) * total;
-    double sum = 0;
-    std::int32_t chosen = static_cast<std::int32_t>(best);  // where rounding leaves the target beyond the sum
-    for (const Candidate& candidate : candidates_) {
-        const double share = weight(candidate);
-        if (share == 0) continue;
-        sum += share;
-        chosen = candidate.id;
-        if (target < sum) break;
-    }
-    return chosen;
+    keep_min_p();
+    return draw(static_cast<std::int32_t>(best), seen.size());
 }
 
 }  // namespace hetero::engine

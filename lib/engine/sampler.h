@@ -1,11 +1,13 @@
 // Chooses the next token.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "base/result.h"
+#include "engine/likeliest.h"
 
 namespace hetero::engine {
 
@@ -33,14 +35,19 @@ public:
     // Logits that hold NaN or +infinity, or nothing finite: bad_input.
     Result<std::int32_t> next(std::span<const float> logits, std::span<const std::int32_t> seen);
 
+    // Of which tokens next() can mostly choose; none: it needs all logits.
+    [[nodiscard]] LikeliestWanted wanted() const noexcept;
+    // What next() would choose from all logits, none of them NaN or +infinity, for this position; nothing where the
+    // likeliest, as many as are wanted, do not decide that.
+    std::optional<std::int32_t> next(const Likeliest& likeliest, std::uint64_t position);
+
 private:
-    struct Candidate {
-        float logit;
-        std::int32_t id;
-    };
     Status penalize(std::span<const std::int32_t> seen);
     void keep_top_k();
     void keep_top_p();
+    bool keep_top_p_of(double total);
+    void keep_min_p();
+    [[nodiscard]] std::int32_t draw(std::int32_t best, std::uint64_t position) const;
     [[nodiscard]] double weight(const Candidate& candidate) const;  // relative to the most likely token's 1
 
     SamplingOptions options_;

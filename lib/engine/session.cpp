@@ -356,6 +356,11 @@ Status Session::prefill(std::span<const TokenId> tokens, Logits which, const Log
 }
 
 Status Session::decode_together(std::span<const Step> steps, const StepLogitsFn& on_logits) {
+    return decode_together(steps, {}, {}, on_logits);
+}
+
+Status Session::decode_together(std::span<const Step> steps, const LikeliestWanted& wanted,
+                                const LikeliestFn& on_likeliest, const StepLogitsFn& on_logits) {
     if (steps.empty()) return {};
     Core& core = *steps.front().session->impl_->core;
     if (steps.size() > core.options.sequences) {
@@ -373,7 +378,8 @@ Status Session::decode_together(std::span<const Step> steps, const StepLogitsFn&
         HETERO_CHECK(impl.check_tokens({&step.token, 1}));
         core.pieces.push_back({{&step.token, 1}, impl.position, &impl.cache, true});
     }
-    HETERO_CHECK(core.runner->run(core.pieces, Phase::decode, Rows::last, on_logits, {}));
+    HETERO_CHECK(wanted.count == 0 ? core.runner->run(core.pieces, Phase::decode, Rows::last, on_logits, {})
+                                   : core.runner->step(core.pieces, wanted, on_likeliest, on_logits));
     for (const Step& step : steps) ++step.session->impl_->position;
     return {};
 }

@@ -15,6 +15,7 @@
 #include "engine/device/device.h"
 #include "engine/device/tiers.h"
 #include "engine/kv_format.h"
+#include "engine/likeliest.h"
 #include "engine/linear.h"
 #include "engine/plan.h"
 #include "engine/queries.h"
@@ -121,6 +122,9 @@ public:
     };
     using StepLogitsFn = std::function<Status(std::size_t index, std::span<const float> logits)>;
     static Status decode_together(std::span<const Step> steps, const StepLogitsFn& on_logits);
+    // The same for a caller who can mostly choose from the likeliest tokens (Sampler): see Runner::step.
+    static Status decode_together(std::span<const Step> steps, const LikeliestWanted& wanted,
+                                  const LikeliestFn& on_likeliest, const StepLogitsFn& on_logits);
 
     // The cache as a layer of a KV state, in the resident type: the heads of this rank, of the tokens before position()
     // that layer_shapes() says are stored. Errors: usage (no such layer; tokens that an imported state did not have).

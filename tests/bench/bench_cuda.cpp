@@ -106,20 +106,25 @@ double product(DType type, DeviceInput input, std::size_t rows, std::size_t cols
     return 2e-9 * static_cast<double>(rows) * static_cast<double>(cols) * static_cast<double>(tokens) / ms;
 }
 
-// GB/s of weights read. Enough matrices that they are not in the L2 cache.
-double few(DType type, std::size_t rows, std::size_t cols, std::size_t tokens, std::size_t l2_bytes) {
+// GB/s of weights read, by gemv, or from bf16 inputs by gemm. Enough matrices that they are not in the L2 cache.
+double few(DType type, std::size_t rows, std::size_t cols, std::size_t tokens, bool by_gemv, std::size_t l2_bytes) {
     const std::size_t row_bytes = dtype_bytes(type, cols), bytes = rows * row_bytes, copies = 1 + 4 * l2_bytes / bytes;
     auto* weights = take(bytes * copies);
     auto* x = take<float>(tokens * cols);
     auto* y = take<float>(tokens * rows);
+    const std::size_t scratch_bytes = 2 * rows * (cols + 8);
+    auto* scratch = take(scratch_bytes);
     std::size_t turn = 0;
     const double ms = time_of([&] {
         const DeviceMatrix w{type, weights + turn++ % copies * bytes, rows, cols, row_bytes, nullptr, nullptr};
-        return gpu->gemv(stream, w, x, cols, tokens, y, rows, false);
+        if (by_gemv) return gpu->gemv(stream, w, x, cols, tokens, y, rows, false);
+        return gpu->gemm(stream, w, {DeviceInput::bf16, x, cols, nullptr}, tokens, y, rows, false, scratch,
+                         scratch_bytes);
     });
     give_back(weights);
     give_back(x);
     give_back(y);
+    give_back(scratch);
     return static_cast<double>(bytes) / ms / 1e6;
 }
 
@@ -135,6 +140,28 @@ double norms(std::size_t tokens, std::size_t n) {
     give_back(w);
     give_back(y);
     return static_cast<double>(tokens * n * 6) / ms / 1e6;
+}
+
+// GB/s of logits read.
+double likeliest(std::size_t tokens, std::size_t vocab, std::size_t k) {
+    auto* logits = take<float>(tokens * vocab);
+    std::vector<float> row(vocab);
+    for (std::size_t i = 0; i < vocab; ++i) row[i] = static_cast<float>(i * 2654435761U % 65536U) / 4096;
+    for (std::size_t i = 0; i < tokens; ++i) must(gpu->copy(stream, logits + i * vocab, row.data(), vocab * 4));
+    must(gpu->synchronize(stream));
+    auto* index = take<std::int32_t>(tokens * k);
+    auto* value = take<float>(tokens * k);
+    auto* total = take<double>(tokens);
+    auto* odd = take<std::uint32_t>(tokens);
+    auto* scratch = take(gpu->top_k_scratch_bytes(tokens, vocab, k));
+    const double ms = time_of([&] {
+        return gpu->top_k(stream, logits, vocab, tokens, vocab, k, k == 1 ? 0 : 1.25, {index, value, total, odd},
+                          scratch);
+    });
+    for (void* one : {static_cast<void*>(logits), static_cast<void*>(index), static_cast<void*>(value),
+                      static_cast<void*>(total), static_cast<void*>(odd), static_cast<void*>(scratch)})
+        give_back(one);
+    return static_cast<double>(tokens * vocab * 4) / ms / 1e6;
 }
 
 constexpr std::size_t kv_heads = 8, group = 4, heads = kv_heads * group, dim = 128;  // of the attention measured here
@@ -277,8 +304,18 @@ int main(int argc, char** argv) {
         for (const std::size_t tokens : {1, 4, 8})
             print(
                 "gemv " + std::string(dtype_info(type).name) + ", 28672 x 4096, " + std::to_string(tokens) + " tokens",
-                few(type, 28672, 4096, tokens, info.l2_bytes), "GB/s", memory);
+                few(type, 28672, 4096, tokens, true, info.l2_bytes), "GB/s", memory);
+    for (const DType type : {DType::f16, DType::i8, DType::q8_0, DType::q4_0, DType::q4_k, DType::q6_k})
+        for (const auto& [rows, cols] : {Shape{28672, 4096}, {4096, 4096}})
+            for (const std::size_t tokens : {16, 32, 64})
+                print("gemm " + std::string(dtype_info(type).name) + " decoded, " + std::to_string(rows) + " x " +
+                          std::to_string(cols) + ", " + std::to_string(tokens) + " tokens",
+                      few(type, rows, cols, tokens, false, info.l2_bytes), "GB/s", memory);
     print("rms norm to bf16, 4096 x 4096", norms(4096, 4096), "GB/s", memory);
+    for (const std::size_t tokens : {1, 32})
+        for (const std::size_t k : {1, 40, 256})
+            print("the likeliest " + std::to_string(k) + " of 128256, " + std::to_string(tokens) + " rows",
+                  likeliest(tokens, 128256, k), "GB/s", memory);
     struct Codes {
         const char* name;
         KvCodes codes;

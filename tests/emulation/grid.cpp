@@ -80,11 +80,19 @@ void prepare(Context& context, std::byte* stack, void (*entry)()) {
 
 enum class State : std::uint8_t { fresh, ready, at_barrier, in_warp, done };
 
+struct Copy {
+    std::byte* to;
+    const std::byte* from;
+    std::size_t bytes, zeros, group;
+};
+
 struct Fiber {
     State state = State::fresh;
     Context context{};
     std::byte* stack = nullptr;
     Dim3 thread;
+    std::vector<Copy> copies;     // under way
+    std::size_t copy_groups = 0;  // that were ended
 #ifdef __SANITIZE_ADDRESS__
     void* fake_stack = nullptr;
 #endif
@@ -218,7 +226,11 @@ void abandon() {
 // Each warp runs as far as it comes without the others.
 bool run_block() {
     const std::size_t n = runner.fibers.size();
-    for (Fiber& fiber : runner.fibers) fiber.state = State::fresh;
+    for (Fiber& fiber : runner.fibers) {
+        fiber.state = State::fresh;
+        fiber.copies.clear();
+        fiber.copy_groups = 0;
+    }
     for (Warp& warp : runner.warps) warp = {};
     std::fill(runner.shared.begin(), runner.shared.end(), std::byte{0xFF});
     runner.live = n;
@@ -342,6 +354,29 @@ void warp_operation(unsigned mask, void* item, void (*complete)(void* const*, un
     if (complete != nullptr) complete(warp.items, mask);
     for (unsigned other = 0; other < 32; ++other)
         if ((mask >> other & 1U) != 0 && other != lane) runner.fibers[first + other].state = State::ready;
+}
+
+void begin_copy(void* to, const void* from, std::size_t bytes, std::size_t zeros) {
+    const auto is_aligned = [bytes](const void* p) { return reinterpret_cast<std::uintptr_t>(p) % bytes == 0; };
+    if (bytes != 4 && bytes != 8 && bytes != 16) refuse("an asynchronous copy is not of 4, 8 or 16 bytes");
+    if (!is_aligned(to) || !is_aligned(from)) refuse("an asynchronous copy is not aligned to its size");
+    if (zeros > bytes) refuse("an asynchronous copy has more zeros than bytes");
+    std::memset(to, 0xFF, bytes);
+    Fiber& fiber = *runner.current;
+    fiber.copies.push_back(
+        {static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes, zeros, fiber.copy_groups});
+}
+
+void end_copy_group() { ++runner.current->copy_groups; }
+
+void wait_for_copies(std::size_t groups_left) {
+    Fiber& fiber = *runner.current;
+    std::erase_if(fiber.copies, [&](const Copy& copy) {
+        if (copy.group + groups_left >= fiber.copy_groups) return false;
+        std::memcpy(copy.to, copy.from, copy.bytes - copy.zeros);
+        std::memset(copy.to + copy.bytes - copy.zeros, 0, copy.zeros);
+        return true;
+    });
 }
 
 void refuse(const char* reason) {

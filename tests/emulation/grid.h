@@ -30,6 +30,11 @@ void block_barrier();
 void warp_operation(unsigned mask, void* item, void (*complete)(void* const* items, unsigned mask));
 [[nodiscard]] unsigned lane_number();
 
+// Copies to shared memory that the thread does not wait for: nothing but NaN is there until it waits for their group.
+void begin_copy(void* to, const void* from, std::size_t bytes, std::size_t zeros);  // the last `zeros` bytes: 0
+void end_copy_group();
+void wait_for_copies(std::size_t groups_left);  // so many of the last groups may still be under way
+
 // An access that a device would refuse: the launch fails, the rest of the block does not run.
 [[noreturn]] void refuse(const char* reason);
 

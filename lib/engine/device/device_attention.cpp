@@ -37,23 +37,23 @@ Status DeviceExecutor::op(const model::Qkv& qkv, const Chunk& chunk) {
     auto *k = as<float>(Scratch::k), *v = as<float>(Scratch::v);
     const Product products[] = {{qkv.q, q, q_width}, {qkv.k, k, k_width}, {qkv.v, v, v_width}};
     HETERO_CHECK(multiply(products, in, chunk));
-    if (qkv.q_norm) {
-        HETERO_CHECK(check(ops_.norm(stream_.get(), weights_->norm(*qkv.q_norm), {q, q_width, dim_k}, chunk.n_tokens,
-                                     qkv.n_heads, dim_k, false, {q, q_width})));
-    }
-    if (qkv.k_norm) {
-        HETERO_CHECK(check(ops_.norm(stream_.get(), weights_->norm(*qkv.k_norm), {k, k_width, dim_k}, chunk.n_tokens,
-                                     layout.n_kv_heads, dim_k, false, {k, k_width})));
-    }
     const RopeTable& table = ropes_[qkv.rope];
-    const auto* cos = reinterpret_cast<const float*>(table.angles.get()) + chunk.begin * table.pairs;
-    HETERO_CHECK(check(ops_.rope_both(
-        stream_.get(), {q, q_width, dim_k}, qkv.n_heads, {k, k_width, dim_k}, layout.n_kv_heads, chunk.n_tokens, dim_k,
-        cos, cos + table.most_tokens * table.pairs, table.pairs, program_.ropes[qkv.rope].pairing)));
+    kernels::DeviceQkv made;
+    made.q = {q, q_width, dim_k};
+    made.k = {k, k_width, dim_k};
+    made.v = {v, v_width, layout.head_dim_v};
+    made.n_heads = qkv.n_heads;
+    if (qkv.q_norm) made.q_norm = weights_->norm(*qkv.q_norm);
+    if (qkv.k_norm) made.k_norm = weights_->norm(*qkv.k_norm);
+    made.cos = reinterpret_cast<const float*>(table.angles.get()) + chunk.begin * table.pairs;
+    made.sin = made.cos + table.most_tokens * table.pairs;
+    made.n_pairs = table.pairs;
+    made.pairing = program_.ropes[qkv.rope].pairing;
     HETERO_CHECK(enter_layer(qkv.layer));
-    if (pages_->part(qkv.layer, PartId::k).group_tokens == 0)  // else by the attention op, in order
-        HETERO_CHECK(store(qkv.layer, PartId::k, k, k_width, chunk.begin, chunk.n_tokens));
-    return store(qkv.layer, PartId::v, v, v_width, chunk.begin, chunk.n_tokens);
+    // K in groups of tokens is stored by the attention op, in order.
+    auto* error = reinterpret_cast<kernels::DeviceKvError*>(faults_.get()) + qkv.layer;
+    return check(ops_.finish_qkv(stream_.get(), made, pages_->part(qkv.layer, PartId::k),
+                                 pages_->part(qkv.layer, PartId::v), sequences(chunk.begin, chunk.n_tokens), error));
 }
 
 Status DeviceExecutor::op(const model::LatentKv& kv, const Chunk& chunk) {

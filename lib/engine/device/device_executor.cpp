@@ -104,6 +104,7 @@ std::vector<Value> DeviceExecutor::values_of(const Setup& setup) {
     put(product, chunk * sizes.product * sizeof(float));
     put(head_normed, head_tokens * sizes.hidden * sizeof(float));
     put(logits, head_tokens * sizes.vocab * sizeof(float));
+    put(top, top_bytes(*setup.device.ops, head_tokens, sizes.vocab));
     put(activated, std::max(chunk * round_up(sizes.ffn, 8), n_slots * round_up(sizes.expert_ffn, 8)) * 2);
     put(matrix, sizes.matrix);
     put(attention, sizes.attention);
@@ -126,7 +127,7 @@ std::vector<Value> DeviceExecutor::values_of(const Setup& setup) {
         if (std::holds_alternative<model::ProjectAdd>(op)) in_op({product, matrix});
         if (std::holds_alternative<model::FfnAdd>(op)) in_op({gate, up, product, activated, matrix});
         if (std::holds_alternative<model::MoeAdd>(op)) in_op({gate, up, activated, scores, Scratch::slots, experts});
-        if (std::holds_alternative<model::Head>(op)) in_op({head_normed, logits, matrix});
+        if (std::holds_alternative<model::Head>(op)) in_op({head_normed, logits, top, matrix});
     }
     return values;
 }
@@ -274,6 +275,8 @@ Status DeviceExecutor::start() {
     HETERO_TRY(faults_host_, take_pinned(ops_, device, n_faults_ * sizeof(unsigned long long)));
     const std::size_t logits = values[first_scratch_ + static_cast<std::size_t>(Scratch::logits)].bytes;
     HETERO_TRY(logits_host_, take_pinned(ops_, device, std::max<std::size_t>(logits, 1)));
+    const std::size_t top = TopPlaces::of(head_block_tokens, LikeliestWanted::most).bytes;
+    HETERO_TRY(top_host_, take_pinned(ops_, device, top));
     in_flight_.reserve(setup_.kv->pages());
     HETERO_TRY(tails_, DeviceTails::create(setup_.device, *setup_.kv, setup_.sequences));
     if (!setup_.hand_out.empty()) {

@@ -13,8 +13,10 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <tuple>
 #include <vector>
 
+#include "engine/aligned.h"
 #include "engine/device/coded_layers.h"
 #include "engine/device/pages.h"
 #include "engine/device/tails.h"
@@ -59,6 +61,8 @@ public:
 
     Status run(std::span<const Piece> pieces, Phase phase, Rows rows, const LogitsFn& on_logits,
                const LayerFn& on_layer) override;
+    Status step(std::span<const Piece> pieces, const LikeliestWanted& wanted, const LikeliestFn& on_likeliest,
+                const LogitsFn& on_logits) override;
     Status run_by_layer(const Piece& block, Rows rows, const LogitsFn& on_logits, const LayerFn& on_layer) override;
     void observe_queries(QueriesFn on_queries) override { on_queries_ = std::move(on_queries); }
     Status fetch(KvCache& cache, std::size_t layer, std::uint64_t first, std::uint64_t end) override;
@@ -81,6 +85,7 @@ private:
         product,
         head_normed,
         logits,
+        top,        // TopPlaces, then what top_k works in
         half,       // input of the products in work
         activated,  // likewise, of an FFN's last one
         matrix,     // for gemm
@@ -109,6 +114,8 @@ private:
         std::span<const Piece> pieces = {};
         const LogitsFn* on_logits = nullptr;  // null: logits stay where they are (in a graph)
         const LayerFn* on_layer = nullptr;    // null or empty: nobody asks
+        LikeliestWanted wanted = {};
+        const LikeliestFn* on_likeliest = nullptr;
     };
     // Rows that a product reads, in f32; `half`: the same, rounded, or null.
     struct Input {
@@ -117,6 +124,13 @@ private:
         const std::uint16_t* half = nullptr;
         std::size_t half_stride = 0;
     };
+
+    // Offsets of what top_k finds; its totals are at 0.
+    struct TopPlaces {
+        std::size_t k = 0, odd = 0, index = 0, value = 0, bytes = 0;
+        [[nodiscard]] static TopPlaces of(std::size_t count, std::size_t k);
+    };
+    [[nodiscard]] static std::size_t top_bytes(const kernels::DeviceOps& ops, std::size_t count, std::size_t vocab);
 
     explicit DeviceExecutor(const Setup& setup);
     Status start();
@@ -127,15 +141,17 @@ private:
     }
     [[nodiscard]] float* at(model::Register index) const { return registers_[index]; }
     [[nodiscard]] std::size_t width(model::Register index) const { return program_.registers[index].width; }
+    [[nodiscard]] std::size_t vocab() const { return std::get<model::Head>(program_.ops.back()).weight.rows; }
+    // Rows of halves begin at multiples of 16 bytes.
+    [[nodiscard]] static std::size_t half_stride(std::size_t cols) { return round_up(cols, 8); }
     // Of a chunk, what each of its ops may find wrong.
     [[nodiscard]] unsigned long long* op_fault() const;
 
     // device_steps.cpp
     Status begin_step(std::span<const Piece> pieces, Phase phase, bool hands_out);
-    Status run_step(std::span<const Piece> pieces, Phase phase, Rows rows, const LogitsFn& on_logits,
-                    const LayerFn& on_layer);
+    Status run_step(Chunk chunk);
     Status run_block(const Piece& block, Rows rows, const LogitsFn& on_logits, const LayerFn& on_layer);
-    Status run_graph(const Chunk& chunk, const LogitsFn& on_logits);
+    Status run_graph(const Chunk& chunk);
     Status run_ops(std::size_t begin, std::size_t end, const Chunk& chunk);
     Status finish();
     Status settle(Status status);  // streams are idle afterwards
@@ -175,6 +191,11 @@ private:
     Status op(const model::ProjectAdd& project, const Chunk& chunk);
     Status op(const model::FfnAdd& ffn, const Chunk& chunk);
     Status op(const model::MoeAdd& moe, const Chunk& chunk);
+
+    // device_logits.cpp
+    [[nodiscard]] TopPlaces top_places(const Chunk& chunk, std::size_t count) const;
+    Status bring_logits(std::size_t count, const Chunk& chunk);
+    Status give_logits(std::size_t first, std::size_t count, const Chunk& chunk);
     Status op(const model::Head& head, const Chunk& chunk);
 
     // device_attention.cpp
@@ -225,6 +246,7 @@ private:
     DeviceBytes faults_;
     PinnedBytes faults_host_;
     PinnedBytes logits_host_;  // [token][vocab]
+    PinnedBytes top_host_;     // TopPlaces
     model::Register rounded_register_ = 0;
     bool rounded_ = false;  // Scratch::half has what rounded_register_ has
     std::size_t op_ = 0;    // in work
@@ -243,9 +265,9 @@ private:
     std::unique_ptr<CodedLayers> coded_;  // null: layers are handed out as they are
     const LayerFn* hand_to_ = nullptr;
 
-    // Of a decode step: by number of sequences and largest position. A step is run as it is before it is captured, so
-    // that nothing is loaded or chosen then.
-    using GraphKey = std::pair<std::size_t, std::size_t>;
+    // Of a decode step: by number of sequences, largest position and what is wanted of the logits. A step is run as it
+    // is before it is captured, so that nothing is loaded or chosen then.
+    using GraphKey = std::tuple<std::size_t, std::size_t, std::uint32_t, double>;
     std::map<GraphKey, Graph> graphs_;  // null: it was run once
     std::unique_ptr<DeviceTails> tails_;
 };

@@ -2,17 +2,10 @@
 #include <algorithm>
 #include <array>
 
-#include "engine/aligned.h"
 #include "engine/device/device_executor.h"
 #include "kernels/api/device.h"
 
 namespace hetero::engine {
-
-namespace {
-
-std::size_t half_stride(std::size_t cols) { return round_up(cols, 8); }
-
-}  // namespace
 
 // Weights of f32 are not rounded, as on the CPU.
 bool DeviceExecutor::on_matrix_units(const Chunk& chunk, const model::Matrix& weight) const {
@@ -217,49 +210,6 @@ Status DeviceExecutor::op(const model::MoeAdd& moe, const Chunk& chunk) {
     HETERO_CHECK(multiply_experts(&model::Expert::down, activated, true, products));
     return check(
         ops_.combine(stream_.get(), slots, top_k, products, hidden, n_tokens, hidden, at(moe.out), width(moe.out)));
-}
-
-Status DeviceExecutor::op(const model::Head& head, const Chunk& chunk) {
-    if (chunk.rows == Rows::none) return {};
-    const std::size_t hidden = width(head.in), vocab = head.weight.rows;
-    auto *normed = as<float>(Scratch::head_normed), *logits = as<float>(Scratch::logits);
-    // In f32 where the tokens are few or a prompt's: their errors decide which token is next.
-    const auto compute = [&](std::size_t token, std::size_t count) -> Status {
-        Input x{normed, hidden, nullptr, half_stride(hidden)};
-        kernels::DeviceOutput out{normed, hidden};
-        const bool halves = chunk.phase == Phase::decode && on_matrix_units(chunk, head.weight);
-        if (halves) {
-            out.half = as<std::uint16_t>(Scratch::half);
-            out.half_stride = x.half_stride;
-            x.half = out.half;
-        }
-        HETERO_CHECK(check(ops_.norm(stream_.get(), weights_->norm(head.norm),
-                                     {at(head.in) + token * hidden, hidden, hidden}, count, 1, hidden, false, out)));
-        HETERO_CHECK(multiply(weights_->matrix(head.weight), x, count, halves, logits, vocab));
-        if (head.softcap > 0)
-            HETERO_CHECK(check(ops_.softcap(stream_.get(), logits, vocab, count, vocab, head.softcap)));
-        return {};
-    };
-    if (chunk.on_logits == nullptr) return compute(0, chunk.n_tokens);
-    const auto give = [&](std::size_t begin, std::size_t end) -> Status {
-        for (; begin < end; begin += head_block_tokens) {
-            const std::size_t count = std::min(head_block_tokens, end - begin);
-            HETERO_CHECK(compute(begin, count));
-            HETERO_CHECK(check(ops_.copy(stream_.get(), logits_host_.get(), logits, count * vocab * sizeof(float))));
-            HETERO_CHECK(check(ops_.synchronize(stream_.get())));
-            const auto* values = reinterpret_cast<const float*>(logits_host_.get());
-            for (std::size_t i = 0; i < count && *chunk.on_logits; ++i)
-                HETERO_CHECK((*chunk.on_logits)(chunk.begin + begin + i, {values + i * vocab, vocab}));
-        }
-        return {};
-    };
-    if (chunk.rows == Rows::all || chunk.n_tokens == chunk.pieces.size()) return give(0, chunk.n_tokens);
-    std::size_t end = 0;
-    for (const Piece& piece : chunk.pieces) {
-        end += chunk.pieces.size() == 1 ? chunk.n_tokens : piece.tokens.size();
-        HETERO_CHECK(give(end - 1, end));
-    }
-    return {};
 }
 
 }  // namespace hetero::engine

@@ -107,39 +107,42 @@ Status DeviceExecutor::settle(Status status) {
 
 Status DeviceExecutor::run(std::span<const Piece> pieces, Phase phase, Rows rows, const LogitsFn& on_logits,
                            const LayerFn& on_layer) {
-    HETERO_CHECK(check_pieces(pieces, setup_.chunk_tokens, setup_.sequences));
-    return settle(run_step(pieces, phase, rows, on_logits, on_layer));
+    return settle(run_step({0, 0, phase, rows, pieces, &on_logits, &on_layer}));
 }
 
-Status DeviceExecutor::run_step(std::span<const Piece> pieces, Phase phase, Rows rows, const LogitsFn& on_logits,
-                                const LayerFn& on_layer) {
-    HETERO_CHECK(begin_step(pieces, phase, static_cast<bool>(on_layer)));
-    const Chunk chunk{0, batch_.n_tokens, phase, rows, pieces, &on_logits, &on_layer};
-    const bool one_graph = phase == Phase::decode && setup_.exec == Exec::graph && !on_queries_ &&
+Status DeviceExecutor::step(std::span<const Piece> pieces, const LikeliestWanted& wanted,
+                            const LikeliestFn& on_likeliest, const LogitsFn& on_logits) {
+    return settle(run_step({0, 0, Phase::decode, Rows::last, pieces, &on_logits, nullptr, wanted, &on_likeliest}));
+}
+
+Status DeviceExecutor::run_step(Chunk chunk) {
+    const std::span<const Piece> pieces = chunk.pieces;
+    HETERO_CHECK(check_pieces(pieces, setup_.chunk_tokens, setup_.sequences));
+    HETERO_CHECK(begin_step(pieces, chunk.phase, chunk.on_layer != nullptr && *chunk.on_layer));
+    chunk.n_tokens = batch_.n_tokens;
+    const bool one_graph = chunk.phase == Phase::decode && setup_.exec == Exec::graph && !on_queries_ &&
                            pages_->all_on_device() && batch_.n_tokens <= head_block_tokens &&
-                           batch_.n_tokens == pieces.size() && rows == Rows::last;
-    if (one_graph) return run_graph(chunk, on_logits);
+                           batch_.n_tokens == pieces.size() && chunk.rows == Rows::last;
+    if (one_graph) return run_graph(chunk);
     HETERO_CHECK(fill_rope(batch_.n_tokens));
     if (!pages_->all_on_device()) HETERO_CHECK(prefetch(0));
     HETERO_CHECK(run_ops(0, program_.ops.size(), chunk));
     return finish();
 }
 
-Status DeviceExecutor::run_graph(const Chunk& chunk, const LogitsFn& on_logits) {
-    const std::size_t vocab = std::get<model::Head>(program_.ops.back()).weight.rows;
+Status DeviceExecutor::run_graph(const Chunk& chunk) {
     Chunk quiet = chunk;
     quiet.on_logits = nullptr;
     quiet.on_layer = nullptr;
     const auto put_in = [&]() -> Status {
         HETERO_CHECK(fill_rope(batch_.n_tokens));
         HETERO_CHECK(run_ops(0, program_.ops.size(), quiet));
-        HETERO_CHECK(check(ops_.copy(stream_.get(), logits_host_.get(), scratch(Scratch::logits),
-                                     batch_.n_tokens * vocab * sizeof(float))));
+        HETERO_CHECK(bring_logits(batch_.n_tokens, chunk));
         return check(
             ops_.copy(stream_.get(), faults_host_.get(), faults_.get(), n_faults_ * sizeof(unsigned long long)));
     };
     // What failed is neither a first run nor a graph: the next step of this shape begins anew.
-    const GraphKey key{batch_.n_tokens, batch_.max_tokens};
+    const GraphKey key{batch_.n_tokens, batch_.max_tokens, chunk.wanted.count, chunk.wanted.temperature};
     const auto found = graphs_.find(key);
     if (found == graphs_.end()) {
         HETERO_CHECK(put_in());
@@ -161,10 +164,7 @@ Status DeviceExecutor::run_graph(const Chunk& chunk, const LogitsFn& on_logits) 
         HETERO_CHECK(check(ops_.synchronize(stream_.get())));
     }
     HETERO_CHECK(check_faults());
-    for (std::size_t token = 0; token < batch_.n_tokens && on_logits; ++token) {
-        HETERO_CHECK(on_logits(token, {reinterpret_cast<const float*>(logits_host_.get()) + token * vocab, vocab}));
-    }
-    return {};
+    return give_logits(0, batch_.n_tokens, chunk);
 }
 
 Status DeviceExecutor::run_by_layer(const Piece& block, Rows rows, const LogitsFn& on_logits, const LayerFn& on_layer) {

@@ -241,7 +241,8 @@ TEST_CASE("decode: windows, soft caps and long contexts") {
         for (const std::size_t window : {1, 63, 64, 200})
             holds(device, {"f16", 2, 1, 32, 32, false, window}, {{300, 1}, {30, 1}}, true);
         holds(device, {"f16", 2, 1, 32, 32, false, 0, 5.0F}, {{300, 1}}, true);
-        holds(device, {"int8", 1, 1, 16, 16}, {{8300, 1}, {8191, 1}}, true);
+        holds(device, {"int8", 1, 1, 16, 16}, {{8300, 1}, {8191, 1}}, true);  // 65 spans and 64
+        holds(device, {"int8", 8, 8, 16, 16}, {{8300, 1}, {8191, 1}}, true);  // of 256 keys, and 64 of 128
     });
 }
 
@@ -258,6 +259,11 @@ TEST_CASE("prefill attends to the tokens before, in chunks and after a prefix") 
         holds(device, {"f16", 2, 1, 64, 64, false, 0, 5.0F}, {{70, 40}}, false);
         for (const std::size_t window : {1, 40, 64})
             holds(device, {"f16", 1, 1, 32, 32, false, window}, {{150, 150}}, false);
+        // Tiles of 32 keys, and of 16; rows that are no whole chunks of 16 bytes.
+        holds(device, {"f32", 2, 1, 128, 128}, {{150, 70}, {40, 40}}, false);
+        holds(device, {"bf16", 2, 1, 256, 256}, {{150, 70}, {40, 40}}, false);
+        holds(device, {"bf16", 1, 1, 256, 256, false, 40}, {{150, 150}}, false);
+        holds(device, {"f16", 2, 1, 20, 13}, {{70, 30}}, false);
     });
 }
 
@@ -292,9 +298,11 @@ TEST_CASE("prefill tells apart two keys that the rounding of Q or of K would not
 TEST_CASE("prefill of latents, and of heads too large for a block's shared memory") {
     on_device([](const Device& device) {
         holds(device, {"f16", 2, 1, 128, 32, true}, {{70, 10}}, false);
-        holds(device, {"f32", 2, 1, 128, 32, true}, {{70, 10}}, false);
+        holds(device, {"f32", 2, 1, 128, 32, true}, {{70, 10}, {130, 9}}, false);
         holds(device, {"bf16", 2, 1, 512, 64, true}, {{70, 3}}, false);
-        holds(device, {"f32", 1, 1, 512, 512}, {{70, 3}}, false);
+        holds(device, {"f32", 1, 1, 512, 512}, {{70, 3}}, false);  // two slices of the output
+        holds(device, {"f16", 2, 1, 576, 64, true}, {{200, 40}}, false);
+        holds(device, {"f32", 1, 1, 1024, 1024}, {{70, 3}}, false);
     });
 }
 

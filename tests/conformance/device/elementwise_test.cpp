@@ -182,31 +182,6 @@ TEST_CASE("rope has the bits of the reference, in both pairings, in place and no
     });
 }
 
-TEST_CASE("rope of queries and keys together has the bits of rope of each") {
-    on_device([](const Device& device) {
-        Random random(6);
-        const std::size_t tokens = 3, dim = 80, pairs = 16, heads[] = {5, 2}, strides[] = {5 * dim + 3, 2 * dim};
-        const auto df = device.upload(std::vector<double>(pairs, 0.3));
-        const auto dp = device.upload(std::vector<std::int32_t>{1, 5, 1000});
-        const auto cos = device.allocate<float>(tokens * pairs), sin = device.allocate<float>(tokens * pairs);
-        check(device.ops.rope_angles(device.stream, df, pairs, 1, dp, tokens, cos, sin));
-        for (const RopePairing pairing : {RopePairing::half_split, RopePairing::interleaved}) {
-            std::vector<DeviceArray<float>> each, both;
-            for (const std::size_t i : {0, 1}) {
-                std::vector<float> x(tokens * strides[i]);
-                fill_normal(x, random);
-                each.push_back(device.upload(x));
-                both.push_back(device.upload(x));
-                check(device.ops.rope(device.stream, {each[i], strides[i], dim}, {each[i], strides[i], dim}, tokens,
-                                      heads[i], dim, cos, sin, pairs, pairing));
-            }
-            check(device.ops.rope_both(device.stream, {both[0], strides[0], dim}, heads[0], {both[1], strides[1], dim},
-                                       heads[1], tokens, dim, cos, sin, pairs, pairing));
-            for (const std::size_t i : {0, 1}) CHECK(count_differing(both[i].read(), each[i].read()) == 0);
-        }
-    });
-}
-
 TEST_CASE("sums, factors and caps value by value") {
     on_device([](const Device& device) {
         Random random(5);

@@ -1,6 +1,9 @@
 // Products, conversions and embeddings under the bounds of kernels/api/device.h.
+#include <array>
+
 #include "conformance/kernels/inputs.h"
 #include "device.h"
+#include "kernels/common/fp8.h"
 
 using namespace hetero::kernels;
 using namespace hetero::test;
@@ -237,74 +240,112 @@ TEST_CASE("rows to 8 bits have the bits of the reference") {
     });
 }
 
+namespace {
+
+struct GemmCase {
+    DType type;
+    std::size_t rows, cols, tokens;
+    bool aligned = false;  // rows are, as the fast paths want them
+};
+
+void gemm_holds(const Device& device, const GemmCase& one, DeviceInput input, Random& random) {
+    const auto& [type, rows, cols, tokens, aligned] = one;
+    CAPTURE(std::string(dtype_info(type).name));
+    CAPTURE(rows);
+    CAPTURE(cols);
+    CAPTURE(tokens);
+    CAPTURE(aligned);
+    CAPTURE(static_cast<int>(input));
+    const bool f16 = input == DeviceInput::f16;
+    const auto round = f16 ? scalar().f32_to_f16 : scalar().f32_to_bf16;
+    const auto widen = f16 ? scalar().f16_to_f32 : scalar().bf16_to_f32;
+    const auto weight = std::find_if(weight_types().begin(), weight_types().end(),
+                                     [&](const WeightType& w) { return w.type == one.type; });
+    const std::vector<std::uint8_t> w = random_weights(*weight, rows * cols, random);
+    const std::size_t bytes = dtype_bytes(type, cols), row_bytes = aligned ? (bytes + 15) / 16 * 16 : bytes;
+    std::vector<std::uint8_t> padded(rows * row_bytes, 0xFF);
+    for (std::size_t r = 0; r < rows; ++r)
+        std::copy_n(w.begin() + static_cast<long>(r * bytes), bytes, padded.begin() + static_cast<long>(r * row_bytes));
+    std::vector<float> values = dequantized(type, w, rows * cols);
+    std::vector<std::uint16_t> bits(values.size());
+    round(values.data(), bits.data(), bits.size());
+    widen(bits.data(), values.data(), bits.size());  // a weight of another type is rounded
+    const std::size_t x_stride = aligned ? (cols + 15) / 8 * 8 : cols + 9, y_stride = rows + 3;
+    std::vector<float> x(tokens * x_stride), scale(rows), bias(rows);
+    fill_normal(x, random);
+    spoil_gaps(x, cols, x_stride);
+    fill_normal(scale, random);
+    fill_normal(bias, random);
+    std::vector<std::uint16_t> x16(x.size());
+    round(x.data(), x16.data(), x.size());
+    widen(x16.data(), x.data(), x.size());
+    const auto dw = device.upload(padded);
+    const auto dx = device.upload(x16);
+    const auto ds = device.upload(scale), db = device.upload(bias);
+    const bool scaled = type == DType::i8 || type == DType::bf16;
+    const DeviceMatrix m{type, dw.get(), rows, cols, row_bytes, scaled ? ds.get() : nullptr, db};
+    const std::size_t scratch_bytes = device.ops.gemm_scratch_bytes(m, input, tokens);
+    const auto scratch = device.allocate<std::uint8_t>(scratch_bytes);
+    for (const bool add : {false, true}) {
+        const auto dy = device.upload(std::vector<float>(tokens * y_stride, 2));
+        check(device.ops.gemm(device.stream, m, {input, dx.get(), x_stride, nullptr}, tokens, dy, y_stride, add,
+                              scratch.get(), scratch_bytes));
+        const std::vector<float> y = dy.read();
+        std::size_t far = 0;
+        for (std::size_t t = 0; t < tokens; ++t) {
+            for (std::size_t r = 0; r < rows; ++r) {
+                double sum = 0;
+                for (std::size_t c = 0; c < cols; ++c)
+                    sum += static_cast<double>(values[r * cols + c]) * static_cast<double>(x[t * x_stride + c]);
+                const double factor = scaled ? scale[r] : 1;
+                const double exact = sum * factor + bias[r] + (add ? 2 : 0);
+                const double bound = (2 * std::sqrt(cols) + 8) * u * norm_of(&values[r * cols], cols) *
+                                         norm_of(&x[t * x_stride], cols) * std::fabs(factor) +
+                                     3 * u * (std::fabs(exact) + std::fabs(bias[r]) + 2);
+                far += !(std::fabs(y[t * y_stride + r] - exact) <= bound);
+            }
+            far += y[t * y_stride + rows] != 2;
+        }
+        CHECK(far == 0);
+    }
+}
+
+}  // namespace
+
 TEST_CASE("gemm keeps its bound with weights of any type, in pieces, ragged, added to and scaled") {
     on_device([](const Device& device) {
         Random random(4);
-        struct Case {
-            DType type;
-            std::size_t rows, cols, tokens;
-        };
-        for (const Case& one : {Case{DType::bf16, 130, 96, 20},
-                                {DType::f16, 40, 37, 131},
-                                {DType::bf16, 129, 40, 129},
-                                {DType::q4_1, 200, 64, 3},
-                                {DType::q6_k, 16, 256, 17},
-                                {DType::f32, 300, 24, 5},
-                                {DType::i8, 20, 33, 4}})
-            for (const DeviceInput input : {DeviceInput::bf16, DeviceInput::f16}) {
-                const auto [type, rows, cols, tokens] = one;
-                CAPTURE(rows);
-                CAPTURE(static_cast<int>(input));
-                const bool f16 = input == DeviceInput::f16;
-                const auto round = f16 ? scalar().f32_to_f16 : scalar().f32_to_bf16;
-                const auto widen = f16 ? scalar().f16_to_f32 : scalar().bf16_to_f32;
-                const auto weight = std::find_if(weight_types().begin(), weight_types().end(),
-                                                 [&](const WeightType& w) { return w.type == one.type; });
-                const std::vector<std::uint8_t> w = random_weights(*weight, rows * cols, random);
-                std::vector<float> values = dequantized(type, w, rows * cols);
-                std::vector<std::uint16_t> bits(values.size());
-                round(values.data(), bits.data(), bits.size());
-                widen(bits.data(), values.data(), bits.size());  // a weight of another type is rounded
-                const std::size_t x_stride = cols + 8, y_stride = rows + 3;
-                std::vector<float> x(tokens * x_stride), scale(rows), bias(rows);
-                fill_normal(x, random);
-                fill_normal(scale, random);
-                fill_normal(bias, random);
-                std::vector<std::uint16_t> x16(x.size());
-                round(x.data(), x16.data(), x.size());
-                widen(x16.data(), x.data(), x.size());
-                const auto dw = device.upload(w);
-                const auto dx = device.upload(x16);
-                const auto ds = device.upload(scale), db = device.upload(bias);
-                const bool scaled = type == DType::i8 || type == DType::bf16;
-                const DeviceMatrix m{type, dw.get(), rows, cols, dtype_bytes(type, cols), scaled ? ds.get() : nullptr,
-                                     db};
-                const std::size_t scratch_bytes = device.ops.gemm_scratch_bytes(m, input, tokens);
-                const auto scratch = device.allocate<std::uint8_t>(scratch_bytes);
-                for (const bool add : {false, true}) {
-                    const auto dy = device.upload(std::vector<float>(tokens * y_stride, 2));
-                    check(device.ops.gemm(device.stream, m, {input, dx.get(), x_stride, nullptr}, tokens, dy, y_stride,
-                                          add, scratch.get(), scratch_bytes));
-                    const std::vector<float> y = dy.read();
-                    std::size_t far = 0;
-                    for (std::size_t t = 0; t < tokens; ++t) {
-                        for (std::size_t r = 0; r < rows; ++r) {
-                            double sum = 0;
-                            for (std::size_t c = 0; c < cols; ++c)
-                                sum += static_cast<double>(values[r * cols + c]) *
-                                       static_cast<double>(x[t * x_stride + c]);
-                            const double factor = scaled ? scale[r] : 1;
-                            const double exact = sum * factor + bias[r] + (add ? 2 : 0);
-                            const double bound = (2 * std::sqrt(cols) + 8) * u * norm_of(&values[r * cols], cols) *
-                                                     norm_of(&x[t * x_stride], cols) * std::fabs(factor) +
-                                                 3 * u * (std::fabs(exact) + std::fabs(bias[r]) + 2);
-                            far += !(std::fabs(y[t * y_stride + r] - exact) <= bound);
-                        }
-                        far += y[t * y_stride + rows] != 2;
-                    }
-                    CHECK(far == 0);
-                }
+        for (const GemmCase& one : {GemmCase{DType::bf16, 130, 96, 20},
+                                    {DType::f16, 40, 37, 131},
+                                    {DType::bf16, 129, 40, 129},
+                                    {DType::q4_1, 200, 64, 65},
+                                    {DType::q6_k, 16, 256, 70},
+                                    {DType::f32, 300, 24, 66},
+                                    {DType::i8, 20, 33, 4}})
+            for (const DeviceInput input : {DeviceInput::bf16, DeviceInput::f16})
+                gemm_holds(device, one, input, random);
+    });
+}
+
+// 64 rows, 64 tokens (16 of f32) and 128 columns are done at a time; parts of the columns by blocks of their own.
+TEST_CASE("gemm of up to 64 tokens decodes weights of every type on their way") {
+    on_device([](const Device& device) {
+        Random random(6);
+        for (const WeightType& type : weight_types())
+            for (const bool aligned : {true, false}) {
+                const bool plain = dtype_info(type.type).block_elems == 1;
+                const std::size_t block = dtype_info(type.type).block_elems, some = plain          ? 173
+                                                                                    : block == 256 ? 256
+                                                                                                   : 160;
+                gemm_holds(device, {type.type, 70, some, 19, aligned}, DeviceInput::bf16, random);
+                gemm_holds(device, {type.type, 33, plain ? 1540U : 1536U, 9, aligned}, DeviceInput::f16, random);
             }
+        for (const std::size_t tokens : {1, 16, 17, 48, 63, 64})
+            gemm_holds(device, {DType::q4_0, 65, 96, tokens, true}, DeviceInput::bf16, random);
+        for (const std::size_t cols : {128, 256, 288, 640, 1152})
+            for (const DType type : {DType::q8_0, DType::q4_k})
+                if (cols % dtype_info(type).block_elems == 0)
+                    gemm_holds(device, {type, 16, cols, 10, true}, DeviceInput::bf16, random);
     });
 }
 
@@ -337,6 +378,49 @@ TEST_CASE("gemm of 8-bit integers is exact but for its scales") {
     });
 }
 
+TEST_CASE("gemm of 8-bit floats keeps the bound of their codes, whatever the sizes") {
+    on_device([](const Device& device) {
+        Random random(9);
+        for (const auto& [rows, cols, tokens] : {std::array<std::size_t, 3>{130, 75, 9}, {32, 64, 16}}) {
+            std::vector<std::uint8_t> w(rows * cols), x(tokens * cols);
+            for (auto* codes : {&w, &x})
+                for (std::uint8_t& code : *codes) {
+                    code = static_cast<std::uint8_t>(random.bits());
+                    if ((code & 0x7F) == 0x7F) code = 0;  // NaN
+                }
+            std::vector<float> row_scale(rows), scale(tokens);
+            fill_normal(row_scale, random);
+            fill_normal(scale, random);
+            const auto dw = device.upload(w), dx = device.upload(x);
+            const auto ds = device.upload(row_scale), dt = device.upload(scale);
+            const auto dy = device.allocate<float>(tokens * rows);
+            const DeviceMatrix m{DType::u8, dw.get(), rows, cols, cols, ds, nullptr};
+            const std::size_t bytes = device.ops.gemm_scratch_bytes(m, DeviceInput::e4m3fn, tokens);
+            const auto scratch = device.allocate<std::uint8_t>(bytes);
+            check(device.ops.gemm(device.stream, m, {DeviceInput::e4m3fn, dx.get(), cols, dt}, tokens, dy, rows, false,
+                                  scratch.get(), bytes));
+            const std::vector<float> y = dy.read();
+            std::size_t far = 0;
+            for (std::size_t t = 0; t < tokens; ++t)
+                for (std::size_t r = 0; r < rows; ++r) {
+                    double sum = 0, ww = 0, xx = 0;
+                    for (std::size_t c = 0; c < cols; ++c) {
+                        const auto a = static_cast<double>(e4m3fn_to_f32(w[r * cols + c])),
+                                   b = static_cast<double>(e4m3fn_to_f32(x[t * cols + c]));
+                        sum += a * b;
+                        ww += a * a;
+                        xx += b * b;
+                    }
+                    const double factor = static_cast<double>(scale[t]) * static_cast<double>(row_scale[r]);
+                    const double bound =
+                        ((2 * std::sqrt(cols) + 8) * std::sqrt(ww * xx) + 3 * std::fabs(sum)) * u * std::fabs(factor);
+                    far += !(std::fabs(static_cast<double>(y[t * rows + r]) - sum * factor) <= bound);
+                }
+            CHECK(far == 0);
+        }
+    });
+}
+
 TEST_CASE("what no kernel is for is refused with its shapes, before anything runs") {
     on_device([](const Device& device) {
         const auto dw = device.allocate<std::uint8_t>(4096);
@@ -347,7 +431,7 @@ TEST_CASE("what no kernel is for is refused with its shapes, before anything run
         CHECK(fault.message().find("gemv") != std::string::npos);
         CHECK(fault.message().find("cols 100") != std::string::npos);
         fault = device.ops.gemm(device.stream, {DType::q8_0, dw.get(), 2, 32, 34, nullptr, nullptr},
-                                {DeviceInput::bf16, dx.get(), 32, nullptr}, 1, dy, 2, false, nullptr, 0);
+                                {DeviceInput::bf16, dx.get(), 32, nullptr}, 65, dy, 2, false, nullptr, 0);
         CHECK(fault.kind == DeviceFault::Kind::unsupported);
         CHECK(fault.message().find("scratch") != std::string::npos);
     });

@@ -10,4 +10,3 @@ inline unsigned short __bfloat16_as_ushort(__nv_bfloat16 x) { return x.bits; }
 inline __nv_bfloat16 __ushort_as_bfloat16(unsigned short bits) { return {bits}; }
 inline float __bfloat162float(__nv_bfloat16 x) { return hetero::kernels::bf16_to_f32(x.bits); }
 inline __nv_bfloat16 __float2bfloat16_rn(float x) { return {hetero::kernels::f32_to_bf16(x)}; }
-inline __nv_bfloat16 __float2bfloat16(float x) { return __float2bfloat16_rn(x); }

@@ -13,10 +13,8 @@
 #define __global__
 #define __device__
 #define __host__
-#define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __shared__ static  // one block runs at a time
-#define __constant__ static
 #define __align__(n) __attribute__((aligned(n)))
 
 using dim3 = hetero::emulation::Dim3;
@@ -26,17 +24,8 @@ using dim3 = hetero::emulation::Dim3;
 #define blockDim (::hetero::emulation::place.block_dim)
 #define gridDim (::hetero::emulation::place.grid_dim)
 
-struct alignas(8) float2 {
-    float x, y;
-};
 struct alignas(16) float4 {
     float x, y, z, w;
-};
-struct alignas(8) int2 {
-    int x, y;
-};
-struct alignas(16) int4 {
-    int x, y, z, w;
 };
 struct alignas(8) uint2 {
     unsigned x, y;
@@ -44,7 +33,6 @@ struct alignas(8) uint2 {
 struct alignas(16) uint4 {
     unsigned x, y, z, w;
 };
-inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
@@ -52,7 +40,6 @@ inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return
 // Barriers and warp operations.
 inline void __syncthreads() { hetero::emulation::block_barrier(); }
 inline void __syncwarp(unsigned mask = 0xFFFFFFFFU) { hetero::emulation::warp_operation(mask, nullptr, nullptr); }
-inline void __threadfence() {}
 
 namespace hetero::emulation {
 
@@ -105,11 +92,6 @@ T __shfl_xor_sync(unsigned mask, T value, int with, int width = 32) {
     return hetero::emulation::exchange(mask, value, from < lane / size * size + size ? from : lane);
 }
 template <class T>
-T __shfl_down_sync(unsigned mask, T value, unsigned by, int width = 32) {
-    const unsigned lane = hetero::emulation::lane_number(), size = static_cast<unsigned>(width);
-    return hetero::emulation::exchange(mask, value, lane % size + by < size ? lane + by : lane);
-}
-template <class T>
 T __shfl_up_sync(unsigned mask, T value, unsigned by, int width = 32) {
     const unsigned lane = hetero::emulation::lane_number(), size = static_cast<unsigned>(width);
     return hetero::emulation::exchange(mask, value, lane % size >= by ? lane - by : lane);
@@ -121,34 +103,11 @@ inline int __all_sync(unsigned mask, int value) { return hetero::emulation::vote
 // Arithmetic.
 inline float __fmul_rn(float a, float b) { return a * b; }  // compiled with -ffp-contract=off
 inline float __fadd_rn(float a, float b) { return a + b; }
-inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __fdiv_rn(float a, float b) { return a / b; }
-inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
-inline float __fsqrt_rn(float a) { return std::sqrt(a); }
-inline double __dmul_rn(double a, double b) { return a * b; }
-inline double __dadd_rn(double a, double b) { return a + b; }
-inline float __expf(float x) { return std::exp(x); }
-inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
-inline float __int2float_rn(int x) { return static_cast<float>(x); }
-inline int __float2int_rn(float x) { return static_cast<int>(std::nearbyint(x)); }
 inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
 inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
-inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
-inline float __int_as_float(int x) { return std::bit_cast<float>(x); }
 inline int __popc(unsigned x) { return std::popcount(x); }
-inline int __clz(int x) { return std::countl_zero(static_cast<unsigned>(x)); }
 inline int __ffs(int x) { return x == 0 ? 0 : std::countr_zero(static_cast<unsigned>(x)) + 1; }
-inline int __dp4a(int a, int b, int c) {
-    std::int8_t x[4], y[4];
-    std::memcpy(x, &a, 4);
-    std::memcpy(y, &b, 4);
-    for (int i = 0; i < 4; ++i) c += x[i] * y[i];
-    return c;
-}
-template <class T>
-T __ldg(const T* p) {
-    return *p;
-}
 
 // Threads of a grid run one at a time.
 template <class T, class V>
@@ -170,27 +129,9 @@ T atomicMax(T* to, V value) {
     return before;
 }
 template <class T, class V>
-T atomicOr(T* to, V value) {
-    const T before = *to;
-    *to = before | static_cast<T>(value);
-    return before;
-}
-template <class T, class V>
 T atomicXor(T* to, V value) {
     const T before = *to;
     *to = before ^ static_cast<T>(value);
-    return before;
-}
-template <class T>
-T atomicCAS(T* to, T expected, T value) {
-    const T before = *to;
-    if (before == expected) *to = value;
-    return before;
-}
-template <class T>
-T atomicExch(T* to, T value) {
-    const T before = *to;
-    *to = value;
     return before;
 }
 

@@ -1,4 +1,6 @@
 // Whole models on a device: the CPU's results, whichever way the ops are run and the tokens come.
+#include <numeric>
+
 #include "support.h"
 
 using namespace hetero;
@@ -101,6 +103,55 @@ TEST_CASE("a decode step is launched as a graph from its second time on") {
     }
 }
 
+TEST_CASE("a step tells the likeliest tokens, and all logits where they are not enough") {
+    const auto model = tiny_model();
+    const std::size_t vocab = model->config.vocab_size;
+    for (const Exec exec : {Exec::graph, Exec::eager}) {
+        CAPTURE(static_cast<int>(exec));
+        const auto plain = session_of(model, {.exec = exec}), session = session_of(model, {.exec = exec});
+        prefill(*plain, some_tokens(5));
+        prefill(*session, some_tokens(5));
+        for (TokenId token = 0; token < 9; ++token) {
+            const std::vector<float> expected = step(*plain, token);
+            const engine::LikeliestWanted wanted{token < 4 ? 1U : token < 8 ? 40U : 0U, token % 2 == 0 ? 0 : 0.7};
+            bool enough = token % 4 != 3;
+            std::size_t told = 0, given = 0;
+            const Session::Step one{session.get(), token};
+            must(Session::decode_together(
+                {&one, 1}, wanted,
+                [&](std::size_t index, const engine::Likeliest& likeliest) -> Result<bool> {
+                    CHECK(index == 0);
+                    ++told;
+                    std::vector<std::int32_t> order(vocab);
+                    std::iota(order.begin(), order.end(), 0);
+                    std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
+                        return expected[static_cast<std::size_t>(a)] > expected[static_cast<std::size_t>(b)];
+                    });
+                    REQUIRE(likeliest.tokens.size() == wanted.count);
+                    for (std::size_t i = 0; i < wanted.count; ++i) {
+                        CHECK(likeliest.tokens[i].id == order[i]);
+                        CHECK(likeliest.tokens[i].logit == expected[static_cast<std::size_t>(order[i])]);
+                    }
+                    double total = 0;
+                    for (const float value : expected)
+                        if (wanted.temperature != 0)
+                            total +=
+                                std::exp((static_cast<double>(value) - static_cast<double>(likeliest.tokens[0].logit)) /
+                                         wanted.temperature);
+                    CHECK(likeliest.total == doctest::Approx(total).epsilon(1e-9));
+                    return enough;
+                },
+                [&](std::size_t, std::span<const float> logits) -> Status {
+                    ++given;
+                    CHECK(std::ranges::equal(logits, expected));
+                    return {};
+                }));
+            CHECK(told == (wanted.count == 0 ? 0 : 1));
+            CHECK(given == (wanted.count == 0 || !enough ? 1 : 0));
+        }
+    }
+}
+
 TEST_CASE("a step that failed counts neither as a first run nor as a graph") {
     const auto model = tiny_model();
     const auto expected = session_of(model), session = session_of(model, {.ops = &failing_ops()});
@@ -125,19 +176,20 @@ TEST_CASE("a step that failed counts neither as a first run nor as a graph") {
     CHECK(graphs_of(5, false) == 1);
 }
 
-TEST_CASE("a step has one launch for q, k and v, one for their rotation, and one for gate and up") {
-    static std::vector<std::size_t> together;  // products of a launch; 0: a rotation
+TEST_CASE("a step has one launch for q, k and v, one for what follows up to attention, and one for gate and up") {
+    static std::vector<std::size_t> together;  // products of a launch; 0: what follows q, k and v
     kernels::DeviceOps ops = kernels::emulated_ops();
     ops.gemv_together = [](kernels::DeviceStream stream, const kernels::DeviceProduct* products, std::size_t n,
                            auto... rest) {
         together.push_back(n);
         return kernels::emulated_ops().gemv_together(stream, products, n, rest...);
     };
-    ops.rope_both = [](auto... all) {
+    ops.finish_qkv = [](auto... all) {
         together.push_back(0);
-        return kernels::emulated_ops().rope_both(all...);
+        return kernels::emulated_ops().finish_qkv(all...);
     };
     ops.rope = nullptr;
+    ops.kv_store = nullptr;
     const auto model = tiny_model();
     const auto session = session_of(model, {.exec = Exec::eager, .ops = &ops});
     prefill(*session, some_tokens(5));

@@ -1,8 +1,10 @@
 // Kernels and callers with mistakes, and that each shows.
+#include <cuda_pipeline.h>
 #include <doctest/doctest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <vector>
@@ -88,6 +90,26 @@ bool shifts(Order order, bool wait) {
     return right;
 }
 
+// Each thread reads what its neighbour has copied.
+__global__ void shift_copies(const float* x, float* y, bool wait, std::size_t groups_left) {
+    __shared__ __align__(16) float row[2][64];
+    __pipeline_memcpy_async(&row[0][threadIdx.x], x + threadIdx.x, 4);
+    __pipeline_commit();
+    __pipeline_memcpy_async(&row[1][threadIdx.x], x + threadIdx.x, 4, 4);  // zeros
+    __pipeline_commit();
+    if (wait) __pipeline_wait_prior(groups_left);
+    __syncthreads();
+    const unsigned from = (threadIdx.x + 1) % 64;
+    y[threadIdx.x] = row[0][from];
+    y[64 + threadIdx.x] = row[1][from];
+    __syncthreads();
+}
+
+__global__ void copy_unaligned(const float* x) {
+    __shared__ __align__(16) float row[8];
+    __pipeline_memcpy_async(row, x + 1, 16);
+}
+
 __global__ void write_at(float* y, std::ptrdiff_t index) { y[index] = 1; }
 
 __global__ void wait_apart() { threadIdx.x < 16 ? __syncwarp() : __syncthreads(); }
@@ -103,6 +125,46 @@ TEST_CASE("a missing barrier shows in some order of the threads") {
     int wrong = 0;
     for (const Order order : {Order::forward, Order::backward, Order::shuffled}) wrong += !shifts(order, false);
     CHECK(wrong > 0);
+}
+
+TEST_CASE("copies are there when they were waited for, and not before") {
+    for (const Order order : {Order::forward, Order::backward, Order::shuffled}) {
+        Settings settings;
+        settings.order = order;
+        const Configured configured(settings);
+        const OwnStream stream;
+        const Floats x(64), y(128);
+        check(device().fill(stream, x.get(), 0x3F, 256));  // a number
+        const auto arrived = [&](bool wait, std::size_t groups_left) {
+            check(launch(stream, "shift_copies", {{1, 1, 1}, {64, 1, 1}}, {}, shift_copies, x.get(), y.get(), wait,
+                         groups_left));
+            const std::vector<float> values = y.read(stream);
+            int rows = 0;
+            for (const std::size_t row : {0, 1}) {
+                const float wanted = row == 0 ? x.read(stream)[0] : 0;
+                const auto begin = values.begin() + static_cast<std::ptrdiff_t>(64 * row);
+                const auto right = std::count(begin, begin + 64, wanted);
+                const auto absent = std::count_if(begin, begin + 64, [](float value) { return value != value; });
+                CHECK(right + absent == 64);
+                CHECK((right == 64 || absent == 64));
+                rows += right == 64;
+            }
+            return rows;
+        };
+        CHECK(arrived(true, 0) == 2);
+        CHECK(arrived(true, 1) == 1);
+        CHECK(arrived(true, 2) == 0);
+        CHECK(arrived(false, 0) == 0);
+    }
+}
+
+TEST_CASE("an asynchronous copy from an address that is no multiple of its size is a fault") {
+    CHECK(signal_of([] {
+              const OwnStream stream;
+              const Floats x(64);
+              const DeviceFault fault = launch(stream, "copy", {{1, 1, 1}, {1, 1, 1}}, {}, copy_unaligned, x.get());
+              _exit(fault.code == 719 ? 3 : 0);  // cudaErrorLaunchFailure
+          }) != 0);
 }
 
 TEST_CASE("an access beyond an allocation ends the program") {

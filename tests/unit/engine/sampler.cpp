@@ -195,6 +195,96 @@ TEST_CASE("the uniform numbers are fixed, in range and uniform") {
     }
 }
 
+namespace {
+
+// What a device finds of a row; its total is off by `error`.
+struct Found {
+    Found(const std::vector<float>& row, const engine::LikeliestWanted& wanted, double error) {
+        for (std::size_t i = 0; i < row.size(); ++i) tokens.push_back({row[i], static_cast<std::int32_t>(i)});
+        std::stable_sort(tokens.begin(), tokens.end(), [](const auto& a, const auto& b) { return a.logit > b.logit; });
+        const double largest = tokens[0].logit;
+        for (const float value : row)
+            if (wanted.temperature != 0) total += std::exp((static_cast<double>(value) - largest) / wanted.temperature);
+        total *= 1 + error;
+        tokens.resize(std::min<std::size_t>(wanted.count, tokens.size()));
+    }
+    [[nodiscard]] engine::Likeliest all() const { return {tokens, total}; }
+    std::vector<engine::Candidate> tokens;
+    double total = 0;
+};
+
+}  // namespace
+
+TEST_CASE("the likeliest tokens give what all logits give, or nothing") {
+    std::uint64_t state = 1;
+    const auto uniform = [&] { return engine::uniform_at(9, state++); };
+    struct Case {
+        double temperature, top_p, min_p;
+        std::uint32_t top_k;
+        double decided;  // at least that share of the rows
+    };
+    for (const Case& one : {Case{0, 1, 0, 0, 1},
+                            {0, 0.5, 0.1, 7, 1},
+                            {0.8, 1, 0, 40, 1},
+                            {0.8, 0.9, 0, 40, 1},
+                            {0.8, 0.9, 0.02, 256, 1},
+                            {0.7, 0.9, 0, 0, 0.5},
+                            {1.5, 0.95, 0.01, 0, 0},
+                            {0.8, 1, 0.05, 0, 0.5}}) {
+        CAPTURE(one.temperature);
+        CAPTURE(one.top_p);
+        CAPTURE(one.min_p);
+        CAPTURE(one.top_k);
+        SamplingOptions options = sampled(one.temperature);
+        options.top_p = one.top_p;
+        options.min_p = one.min_p;
+        options.top_k = one.top_k;
+        Sampler sampler(options);
+        const engine::LikeliestWanted wanted = sampler.wanted();
+        REQUIRE(wanted.count != 0);
+        std::size_t decided = 0, wrong = 0;
+        constexpr std::size_t rows = 200;
+        const std::vector<std::int32_t> seen(rows, 0);
+        for (std::size_t i = 0; i < rows; ++i) {
+            std::vector<float> row(i % 4 == 3 ? 30 : 3000);
+            // Some peaked, some flat, some with many equals.
+            for (float& x : row) {
+                x = static_cast<float>(-std::log(1 - uniform()) * (i % 3 == 0 ? 0.3 : 2));
+                if (i % 2 == 0) x = std::round(4 * x) / 4;
+            }
+            const Found found(row, wanted, i % 2 == 0 ? 1e-9 : -1e-9);
+            const auto position = std::span(seen).first(i);
+            const auto token = sampler.next(found.all(), position.size());
+            decided += token.has_value();
+            wrong += token.has_value() && *token != *sampler.next(row, position);
+        }
+        CHECK(wrong == 0);
+        CHECK(static_cast<double>(decided) >= one.decided * rows);
+    }
+}
+
+TEST_CASE("a share that rounding might decide is left to all logits") {
+    SamplingOptions options = sampled(1);
+    options.top_p = 0.5;
+    Sampler sampler(options);
+    const std::vector<float> row(8, 0.0F);  // four are exactly half
+    CHECK_FALSE(sampler.next(Found(row, sampler.wanted(), 0).all(), 3).has_value());
+    options.top_p = 0.51;
+    Sampler other(options);
+    CHECK(other.next(Found(row, other.wanted(), 0).all(), 3) == *other.next(row, std::vector<std::int32_t>(3, 0)));
+}
+
+TEST_CASE("a penalty, a draw from all and more than 256 candidates need all logits") {
+    SamplingOptions options;
+    options.repetition_penalty = 1.1;
+    CHECK(Sampler(options).wanted().count == 0);
+    CHECK(Sampler(sampled(1)).wanted().count == 0);
+    options = sampled(1);
+    options.top_k = 257;
+    CHECK(Sampler(options).wanted().count == 0);
+    CHECK(Sampler(SamplingOptions{}).wanted().count == 1);
+}
+
 TEST_CASE("logits that are no numbers are refused") {
     const float nan = std::numeric_limits<float>::quiet_NaN(), infinity = std::numeric_limits<float>::infinity();
     for (const double temperature : {0.0, 1.0}) {

@@ -32,7 +32,9 @@ Result<hw::Device> device_of(const hw::Machine& machine, const std::string& want
     if (machine.gpus.size() > 1)
         return fail(Errc::bad_input, "machine {} has GPUs of {} kinds: give them profiles of their own", machine.name,
                     machine.gpus.size());
-    return machine.gpus.front();
+    hw::Device device = machine.gpus.front();
+    if (device.codecs.empty()) device.codecs = machine.cpu.codecs;  // its host converts KV
+    return device;
 }
 
 // Weights as they are stored, where the device has a path for them; of a configuration alone the first of the usual
@@ -46,11 +48,11 @@ std::vector<std::string> dtypes_of(const hw::Device& device, const plan::ModelSh
     return there.empty() ? std::vector<std::string>{"bf16"} : std::vector<std::string>{there.front()};
 }
 
-// What the profile's machine took for these very weights.
-std::optional<plan::StageProfile> measured_stages(const hw::Machine& machine, const plan::DescribedModel& model) {
+// What the profile's device took for these very weights.
+std::optional<plan::StageProfile> measured_stages(const hw::Device& device, const plan::DescribedModel& model) {
     if (model.model == nullptr) return std::nullopt;
     const std::string digest = to_hex(model.model->weights_digest);
-    for (const plan::StageProfile& stages : machine.stages)
+    for (const plan::StageProfile& stages : device.stages)
         if (stages.weights_digest == digest) return stages;
     return std::nullopt;
 }
@@ -109,8 +111,8 @@ Result<plan::Side> side_of(const plan::MachineKind& kind, const hw::Profile& fle
     const std::string stages = first ? options.stages : second ? options.stages_decode : std::string();
     if (!stages.empty()) {
         HETERO_TRY(side.stages, plan::read_stage_profile(stages));
-    } else if (!side.device.gpu) {
-        side.stages = measured_stages(machine, model);
+    } else {
+        side.stages = measured_stages(side.device, model);
     }
     return side;
 }

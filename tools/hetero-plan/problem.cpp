@@ -7,7 +7,6 @@
 #include "base/printable.h"
 #include "base/units.h"
 #include "hw/profile.h"
-#include "kv/precision_plan.h"
 #include "plan.h"
 #include "plan/fleet.h"
 #include "plan/trace.h"
@@ -156,70 +155,6 @@ void add_links(const hw::Profile& fleet, const std::vector<plan::MachineKind>& k
     }
 }
 
-Result<plan::KvFormat> format_of(const plan::ModelShape& shape, const std::string& text) {
-    HETERO_TRY(const quant::Spec spec, quant::parse_spec(text));
-    plan::KvFormat format;
-    format.name = quant::to_text(spec);
-    format.codec = spec.codec;
-    format.quantized = quant::find_codec(spec.codec)->quantized();
-    format.attention_dtype = format.quantized ? spec.codec : "f16";
-    HETERO_TRY(format.bytes_per_token, plan::kv_bytes_per_token(shape, spec, spec));
-    return format;
-}
-
-// The plan itself as a form, and which of the others it certifies.
-Status add_certificate(Tool& tool, const plan::DescribedModel& model, const std::string& path, plan::Problem& problem) {
-    HETERO_TRY(const kv::PrecisionPlan precision, kv::read_precision_plan(path));
-    if (model.model != nullptr) {
-        kv::Identity identity;
-        identity.arch_digest = model.model->arch_digest;
-        identity.lineage = model.model->lineage;
-        identity.weights_digest = model.model->weights_digest;
-        identity.n_layers = model.shape.n_layers;
-        identity.head_dim_k = model.shape.head_dim_k;
-        identity.head_dim_v = model.shape.head_dim_v;
-        HETERO_CHECK(kv::check_plan(precision, path, identity));
-        if (!kv::same_weights(precision, identity))
-            tool.note("{}: calibrated with other weights of the same source; its figures are theirs", path);
-    } else if (precision.k.size() != model.shape.n_layers) {
-        return fail(Errc::bad_input, "{}: the plan has {} layers, the model {}", path, precision.k.size(),
-                    model.shape.n_layers);
-    } else {
-        tool.note("{}: without weights it cannot be told whether it is of this model", path);
-    }
-    const bool passed = precision.gate && precision.gate->passed && precision.held_out;
-    if (!passed)
-        return fail(Errc::bad_input, "{}: is no certificate: it {}; calibrate with --epsilon and --held-out", path,
-                    !precision.gate           ? "holds no gate"
-                    : !precision.gate->passed ? "did not pass its gate"
-                                              : "was checked on no held-out text");
-    plan::KvFormat format;
-    format.name = "plan";
-    format.quantized = format.certified = true;
-    format.codec = precision.k.front().codec;
-    // Sinks and window are counted in the figure, as of the states that were measured.
-    format.bytes_per_token = precision.bits_per_value / 8 * model.shape.n_layers * model.shape.n_kv_heads *
-                             (double{1} * model.shape.head_dim_k + model.shape.head_dim_v);
-    const bool uniform = std::all_of(precision.k.begin(), precision.k.end(),
-                                     [&](const auto& spec) { return spec == precision.k.front(); }) &&
-                         precision.v == precision.k;
-    std::vector<plan::KvFormat> kept{problem.formats.front()};
-    for (plan::KvFormat& other : problem.formats) {
-        if (!other.quantized) continue;
-        if (uniform && precision.sinks == 0 && precision.window == 0 &&
-            quant::to_text(precision.k.front()) == other.name) {
-            other.certified = true;
-            kept.push_back(other);
-        } else {
-            tool.note("KV as {} is not what {} certifies: left out", other.name, path);
-        }
-    }
-    problem.formats = std::move(kept);
-    format.wire_only = true;
-    problem.formats.push_back(std::move(format));
-    return {};
-}
-
 Status add_work(const PlanOptions& options, plan::Problem& problem) {
     plan::Workload& load = problem.workload;
     load.rate_per_s = options.rate;
@@ -306,9 +241,7 @@ Result<Stated> state_problem(Tool& tool, const PlanOptions& options) {
         }
     }
     add_links(fleet, kinds, options, problem);
-    HETERO_TRY(plan::KvFormat plain, format_of(model.shape, "f16"));
-    plain.certified = true;
-    problem.formats.push_back(std::move(plain));
+    HETERO_TRY(problem.formats.emplace_back(), format_of(model.shape, "f16"));
     for (const std::string& text : options.kv_dtypes) {
         HETERO_TRY(plan::KvFormat format, format_of(model.shape, text));
         if (format.name != "f16") problem.formats.push_back(std::move(format));

@@ -131,6 +131,8 @@ std::string toml_string(std::string_view text) {
         if (c == '"' || c == '\\') {
             out += '\\';
             out += c;
+        } else if (c == '\n' || c == '\t') {
+            out += c == '\n' ? "\\n" : "\\t";
         } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) {
             out += fmt::format("\\u{:04X}", static_cast<unsigned>(static_cast<unsigned char>(c)));
         } else {

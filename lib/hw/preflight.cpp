@@ -32,14 +32,15 @@ const CodecRate* codec_entry(const Device& device, const std::string& name) {
 Check precision(const Machine& machine, const Demand& demand) {
     Check check{"precision", Fitness::ok, "", ""};
     std::vector<const Device*> devices;
-    if (!demand.gpu) devices.push_back(&machine.cpu);
     for (const Device& gpu : machine.gpus)
         if (demand.gpu) devices.push_back(&gpu);
+    const std::vector<const Device*> host{&machine.cpu};  // it converts KV, that of a GPU too
+    if (!demand.gpu) devices = host;
     std::vector<std::string> runs, lacking, unknown;
-    const auto look = [&](const std::string& what, auto find) {
+    const auto look = [&](const std::string& what, const std::vector<const Device*>& where, auto find) {
         bool known = false;
         std::string reason;
-        for (const Device* device : devices) {
+        for (const Device* device : where) {
             const auto* rate = find(*device);
             if (rate == nullptr) continue;
             known = true;
@@ -55,11 +56,14 @@ Check precision(const Machine& machine, const Demand& demand) {
         }
     };
     for (const std::string& dtype : demand.dtypes)
-        look(dtype + " weights", [&](const Device& d) { return entry(d.products, &ProductRate::dtype, dtype); });
+        look(dtype + " weights", devices,
+             [&](const Device& d) { return entry(d.products, &ProductRate::dtype, dtype); });
     for (const std::string& dtype : demand.kv_dtypes)
-        look(dtype + " KV", [&](const Device& d) { return entry(d.attention, &AttentionRate::kv_dtype, dtype); });
+        look(dtype + " KV", devices,
+             [&](const Device& d) { return entry(d.attention, &AttentionRate::kv_dtype, dtype); });
     for (const std::string& codec : demand.codecs)
-        if (!is_float(codec)) look(codec + " on the link", [&](const Device& d) { return codec_entry(d, codec); });
+        if (!is_float(codec))
+            look(codec + " on the link", host, [&](const Device& d) { return codec_entry(d, codec); });
     if (demand.dtypes.empty() && demand.kv_dtypes.empty() && demand.codecs.empty()) {
         std::vector<std::string> names;
         for (const ProductRate& rate : machine.cpu.products)
@@ -138,15 +142,29 @@ Check link(const Profile& profile, const Machine& machine, const Demand& demand)
 }
 
 Check memory(const Machine& machine, const Demand& demand) {
+    constexpr std::uint64_t most = std::uint64_t{1} << 61;
+    const char* fewer = "plan fewer bits for weights or more devices, or raise the cgroup's limit";
+    const std::uint64_t weights = std::min(demand.weight_bytes.value_or(0), most);
+    for (const Device& gpu : machine.gpus) {
+        if (!demand.gpu || !gpu.memory_bytes || weights <= *gpu.memory_bytes) continue;
+        return {
+            "memory", Fitness::fail,
+            fmt::format("{} has {}, weights take {}", gpu.name, format_bytes(*gpu.memory_bytes), format_bytes(weights)),
+            fewer};
+    }
     const auto available = machine.memory_available_bytes ? machine.memory_available_bytes : machine.cpu.memory_bytes;
     if (!available) return {"memory", Fitness::warn, "what is available is not known", "see /proc/meminfo"};
     // Until it is committed, a state is there twice: where it is used, and where it is sent from or received.
-    const std::uint64_t needed = 2 * std::min(demand.state_bytes.value_or(0), std::uint64_t{1} << 62);
+    const std::uint64_t transit = 2 * std::min(demand.state_bytes.value_or(0), most);
+    const std::uint64_t on_host = demand.gpu ? 0 : weights;
     std::string found = fmt::format("{} available", format_bytes(*available));
-    if (demand.state_bytes) found += fmt::format(", a state in transit takes {}", format_bytes(needed));
-    if (needed > *available)
+    if (on_host > 0) found += fmt::format(", weights take {}", format_bytes(on_host));
+    if (demand.state_bytes) found += fmt::format(", a state in transit takes {}", format_bytes(transit));
+    if (on_host > *available) return {"memory", Fitness::fail, found, fewer};
+    const std::uint64_t left = *available - on_host;
+    if (transit > left)
         return {"memory", Fitness::fail, found, "send fewer bits, plan shorter prompts, or raise the cgroup's limit"};
-    if (needed > *available / 4)
+    if (transit > left / 4)
         return {"memory", Fitness::warn, found, "few states fit at once beside the weights: limit requests in flight"};
     return {"memory", Fitness::ok, found, ""};
 }

@@ -16,6 +16,7 @@ struct Demand {
     std::vector<std::string> kv_dtypes;  // resident KV that attention must run over: "int8"
     std::vector<std::string> codecs;     // of KV on the link: "int4"; floats need none
     bool gpu = false;
+    std::optional<std::uint64_t> weight_bytes;    // on each device
     std::optional<std::uint64_t> state_bytes;     // of KV, of one request, as it is sent
     std::string peer;                             // the machine at the other end of the link; empty: none
     bool sends = true;                            // else it receives

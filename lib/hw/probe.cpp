@@ -64,6 +64,8 @@ Result<ProfileTexts> probe(const ProbeOptions& options) {
         if (options.stages) {
             HETERO_TRY(const std::string stages, options.stages());
             document["stages"] = Json::parse(stages);
+        } else {
+            put_unknown(document, "stages", context.recorded() ? not_recorded : "no model was given (--model)");
         }
         ProfileTexts profile;
         // Host names, paths and what drivers say need not be UTF-8.

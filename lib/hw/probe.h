@@ -14,7 +14,7 @@ struct ProbeOptions {
     double seconds_each = 0.3;    // budget of one timed probe
     int threads = 0;              // of the probes that use all threads; 0: as many as this process may use
     std::string disk_path = ".";  // directory for the disk probe
-    // The section "stages" as JSON, by whoever can run models; called last. Empty: the profile has none.
+    // The section "stages" as JSON, by whoever can run models; called last. Empty: it is unknown.
     std::function<Result<std::string>()> stages;
     std::string
         root;  // stands in for / in what is read from /proc and /sys (a recorded machine); nothing else is probed then

@@ -1,21 +1,18 @@
 #include "hw/profile.h"
 
 #include <algorithm>
-#include <climits>
 #include <new>
-#include <nlohmann/json.hpp>
-#include <utility>
 
 #include "base/printable.h"
 #include "base/toml.h"
 #include "hw/profile_schema.h"
+#include "hw/profile_table.h"
 #include "io/json_text.h"
 
 namespace hetero::hw {
 namespace {
 
 constexpr std::size_t max_file_bytes = 32U << 20;
-constexpr std::size_t longest_text = 1024;
 constexpr int max_machines = 4096, max_gpus = 256;  // of one kind; of one kind in a machine
 
 using Json = nlohmann::json;
@@ -36,78 +33,6 @@ Json to_json(const TomlNode& node) {
     if (const auto* whole = node.as<std::int64_t>()) return *whole;
     return *node.as<double>();
 }
-
-// A table whose keys and kinds have been checked; absent and null are alike.
-class Table {
-public:
-    Table(const Json* json, const std::string& name, std::string path)
-        : json_(json), name_(&name), path_(std::move(path)) {}
-
-    [[nodiscard]] const Json* find(const char* key) const {
-        if (json_ == nullptr) return nullptr;
-        const auto found = json_->find(key);
-        return found == json_->end() || found->is_null() ? nullptr : &*found;
-    }
-    [[nodiscard]] Table table(const char* key) const { return {find(key), *name_, at(key)}; }
-    [[nodiscard]] std::vector<Table> tables(const char* key) const {
-        std::vector<Table> out;
-        if (const Json* list = find(key)) {
-            for (const Json& item : *list) out.emplace_back(&item, *name_, fmt::format("{}[{}]", at(key), out.size()));
-        }
-        return out;
-    }
-
-    // Fit for a line on a terminal: names and reasons are printed.
-    [[nodiscard]] std::string text(const char* key) const {
-        const Json* value = find(key);
-        return value != nullptr ? printable(value->get_ref<const std::string&>(), longest_text) : "";
-    }
-    [[nodiscard]] std::optional<bool> flag(const char* key) const { return get<bool>(key); }
-    [[nodiscard]] std::optional<double> figure(const char* key) const { return get<double>(key); }
-    [[nodiscard]] std::optional<std::uint64_t> bytes(const char* key) const { return get<std::uint64_t>(key); }
-    Status number(const char* key, int& out, int most = INT_MAX) const {
-        const auto value = bytes(key);
-        if (value && *value > static_cast<std::uint64_t>(most))
-            return wrong(key, "is {}, at most {} makes sense", *value, most);
-        if (value) out = static_cast<int>(*value);
-        return {};
-    }
-    Status number(const char* key, std::optional<int>& out) const {
-        int value = 0;
-        HETERO_CHECK(number(key, value));
-        if (find(key) != nullptr) out = value;
-        return {};
-    }
-    template <class T>
-    [[nodiscard]] std::vector<T> list(const char* key) const {
-        std::vector<T> out;
-        if (const Json* values = find(key))
-            for (const Json& value : *values) out.push_back(value.get<T>());
-        return out;
-    }
-    Status need(std::initializer_list<const char*> keys) const {
-        for (const char* key : keys)
-            if (find(key) == nullptr) return fail(Errc::bad_input, "{}: {}: lacks '{}'", *name_, path_, key);
-        return {};
-    }
-    template <class... Args>
-    [[nodiscard]] tl::unexpected<Error> wrong(const char* key, fmt::format_string<Args...> format,
-                                              Args&&... args) const {
-        return fail(Errc::bad_input, "{}: {}: {}", *name_, at(key), fmt::format(format, std::forward<Args>(args)...));
-    }
-
-private:
-    [[nodiscard]] std::string at(const char* key) const { return path_.empty() ? key : path_ + "." + key; }
-    template <class T>
-    [[nodiscard]] std::optional<T> get(const char* key) const {
-        const Json* value = find(key);
-        return value != nullptr ? std::optional(value->get<T>()) : std::nullopt;
-    }
-
-    const Json* json_;
-    const std::string* name_;
-    std::string path_;
-};
 
 // `otherwise` where the table does not say it.
 Status read_origin(const Table& table, const char* key, Origin otherwise, Origin& out) {
@@ -208,9 +133,41 @@ Status read_bandwidth(const Table& section, Origin origin, std::vector<Bandwidth
     return {};
 }
 
+Status read_stages(const Table& table, StageTimes& out) {
+    constexpr int most_tokens = 1 << 30, most_sequences = 1 << 20;
+    out.model = table.text("model");
+    out.weights_digest = table.text("weights_digest");
+    out.dtype = table.text("dtype");
+    HETERO_CHECK(table.number("threads", out.threads));
+    int value = 0;
+    HETERO_CHECK(table.number("chunk_tokens", value, most_tokens));
+    out.chunk_tokens = value;
+    for (const Table& entry : table.tables("prefill")) {
+        HETERO_CHECK(entry.need({"tokens", "seconds"}));
+        int tokens = 0, cached = 0;
+        HETERO_CHECK(entry.number("tokens", tokens, most_tokens));
+        HETERO_CHECK(entry.number("cached_tokens", cached, most_tokens));
+        if (tokens <= cached) return entry.wrong("tokens", "must be more than 'cached_tokens'");
+        out.prefill.push_back({double(tokens), double(cached), *entry.figure("seconds")});
+    }
+    for (const Table& entry : table.tables("decode")) {
+        HETERO_CHECK(entry.need({"context_tokens", "step_seconds"}));
+        int context = 0, sequences = 1;
+        HETERO_CHECK(entry.number("context_tokens", context, most_tokens));
+        HETERO_CHECK(entry.number("sequences", sequences, most_sequences));
+        if (sequences == 0) return entry.wrong("sequences", "is 0");
+        out.decode.push_back({double(context), double(sequences), *entry.figure("step_seconds")});
+    }
+    return {};
+}
+
 Status read_kernels(const Table& table, Origin origin, Device& device) {
     HETERO_CHECK(read_compute(table.table("compute"), origin, device.products));
     HETERO_CHECK(read_attention(table.table("attention"), origin, device.attention));
+    for (const Table& stages : table.tables("stages")) {
+        HETERO_CHECK(read_stages(stages, device.stages.emplace_back()));
+        device.stages.back().machine = device.name;
+    }
     return read_codecs(table.table("kv_codecs"), origin, device.codecs);
 }
 
@@ -271,34 +228,6 @@ Status read_storage(const Table& table, Origin origin, StorageRate& out) {
     return {};
 }
 
-Status read_stages(const Table& table, StageTimes& out) {
-    constexpr int most_tokens = 1 << 30, most_sequences = 1 << 20;
-    out.model = table.text("model");
-    out.weights_digest = table.text("weights_digest");
-    out.dtype = table.text("dtype");
-    HETERO_CHECK(table.number("threads", out.threads));
-    int value = 0;
-    HETERO_CHECK(table.number("chunk_tokens", value, most_tokens));
-    out.chunk_tokens = value;
-    for (const Table& entry : table.tables("prefill")) {
-        HETERO_CHECK(entry.need({"tokens", "seconds"}));
-        int tokens = 0, cached = 0;
-        HETERO_CHECK(entry.number("tokens", tokens, most_tokens));
-        HETERO_CHECK(entry.number("cached_tokens", cached, most_tokens));
-        if (tokens <= cached) return entry.wrong("tokens", "must be more than 'cached_tokens'");
-        out.prefill.push_back({double(tokens), double(cached), *entry.figure("seconds")});
-    }
-    for (const Table& entry : table.tables("decode")) {
-        HETERO_CHECK(entry.need({"context_tokens", "step_seconds"}));
-        int context = 0, sequences = 1;
-        HETERO_CHECK(entry.number("context_tokens", context, most_tokens));
-        HETERO_CHECK(entry.number("sequences", sequences, most_sequences));
-        if (sequences == 0) return entry.wrong("sequences", "is 0");
-        out.decode.push_back({double(context), double(sequences), *entry.figure("step_seconds")});
-    }
-    return {};
-}
-
 Status read_machine(const Table& table, Origin origin, Machine& out) {
     for (const std::uint64_t rank : table.list<std::uint64_t>("ranks")) {
         if (rank > INT_MAX) return table.wrong("ranks", "{} is no rank", rank);
@@ -306,10 +235,6 @@ Status read_machine(const Table& table, Origin origin, Machine& out) {
     }
     HETERO_CHECK(read_cpu(table, origin, out.cpu));
     HETERO_CHECK(read_gpus(table.table("gpus"), origin, out.gpus));
-    for (const Table& stages : table.tables("stages")) {
-        HETERO_CHECK(read_stages(stages, out.stages.emplace_back()));
-        out.stages.back().machine = out.cpu.name;
-    }
     HETERO_CHECK(read_storage(table.table("disk"), origin, out.disk));
     HETERO_CHECK(read_storage(table.table("shm"), origin, out.shm));
     if (!out.shm.free_bytes) out.shm.free_bytes = table.table("memory").bytes("shm_free_bytes");

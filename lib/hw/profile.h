@@ -66,22 +66,6 @@ struct CopyRates {
     std::optional<double> host_to_device_gb_per_s, device_to_host_gb_per_s;
 };
 
-// What a stage of inference can run on: the CPUs of a machine, or a kind of GPU in it.
-struct Device {
-    std::string name;
-    bool gpu = false;
-    int count = 1;                              // alike
-    std::optional<std::uint64_t> memory_bytes;  // of one; of a CPU what the process may use
-    std::string compute_capability;             // of a GPU: "9.0"; may be empty
-    int threads = 0;                            // of a CPU: by default
-    std::vector<BandwidthRate> bandwidth;       // of a CPU by threads, ascending
-    std::vector<ProductRate> products;
-    std::vector<AttentionRate> attention;
-    std::vector<CodecRate> codecs;
-    CopyRates copies;  // of a GPU
-    std::optional<double> power_limit_w;
-};
-
 // What prefill and decode of one model took on a device, end to end, at some lengths.
 struct StageTimes {
     std::string model, machine;  // for people
@@ -100,6 +84,23 @@ struct StageTimes {
     std::vector<Decode> decode;
 };
 
+// What a stage of inference can run on: the CPUs of a machine, or a kind of GPU in it.
+struct Device {
+    std::string name;
+    bool gpu = false;
+    int count = 1;                              // alike
+    std::optional<std::uint64_t> memory_bytes;  // of one; of a CPU what the process may use
+    std::string compute_capability;             // of a GPU: "9.0"; may be empty
+    int threads = 0;                            // of a CPU: by default
+    std::vector<BandwidthRate> bandwidth;       // of a CPU by threads, ascending
+    std::vector<ProductRate> products;
+    std::vector<AttentionRate> attention;
+    std::vector<CodecRate> codecs;
+    std::vector<StageTimes> stages;  // of models that ran on one of it
+    CopyRates copies;                // of a GPU
+    std::optional<double> power_limit_w;
+};
+
 struct StorageRate {
     std::string path, file_system;
     Origin origin = Origin::measured;
@@ -113,7 +114,6 @@ struct Machine {
     std::vector<int> ranks;  // of the job that measured it
     Device cpu;
     std::vector<Device> gpus;
-    std::vector<StageTimes> stages;  // of models that ran on the CPUs
     StorageRate disk, shm;
     std::optional<std::uint64_t> memlock_bytes;  // none: no limit, or not known (memlock_unlimited)
     std::optional<bool> memlock_unlimited, clock_synchronized, cma_allowed;

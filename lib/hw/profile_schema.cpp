@@ -93,6 +93,18 @@ constexpr std::array codec_rates =
                             Field{"stored_ratio", figure}});
 constexpr std::array kv_codecs{Field{"method"}, Field{"rates", tables, codec_rates}};
 
+constexpr std::array stage_prefill{Field{"tokens", count}, Field{"cached_tokens", count}, Field{"seconds", figure}};
+constexpr std::array stage_decode{Field{"context_tokens", count}, Field{"sequences", count},
+                                  Field{"step_seconds", figure}};
+constexpr std::array stages{Field{"model"},
+                            Field{"weights_digest"},
+                            Field{"dtype"},
+                            Field{"threads", count},
+                            Field{"chunk_tokens", count},
+                            Field{"method"},
+                            Field{"prefill", tables, stage_prefill},
+                            Field{"decode", tables, stage_decode}};
+
 constexpr std::array copies{Field{"origin"},
                             Field{"method"},
                             Field{"host_to_device_gb_per_s", figure},
@@ -131,7 +143,8 @@ constexpr std::array cuda_devices{Field{"name"},
                                   Field{"memory_bandwidth", table, device_memory},
                                   Field{"compute", table, compute},
                                   Field{"attention", table, attention},
-                                  Field{"kv_codecs", table, kv_codecs}};
+                                  Field{"kv_codecs", table, kv_codecs},
+                                  Field{"stages", tables, stages}};
 constexpr std::array cuda{Field{"cuda_version"}, Field{"devices", tables, cuda_devices}};
 constexpr std::array gpus{Field{"nvml", table, nvml}, Field{"cuda", table, cuda}};
 
@@ -174,18 +187,6 @@ constexpr std::array storage{Field{"path"},
                              Field{"file_bytes", count},
                              Field{"write_gb_per_s", figure},
                              Field{"read_gb_per_s", figure}};
-
-constexpr std::array stage_prefill{Field{"tokens", count}, Field{"cached_tokens", count}, Field{"seconds", figure}};
-constexpr std::array stage_decode{Field{"context_tokens", count}, Field{"sequences", count},
-                                  Field{"step_seconds", figure}};
-constexpr std::array stages{Field{"model"},
-                            Field{"weights_digest"},
-                            Field{"dtype"},
-                            Field{"threads", count},
-                            Field{"chunk_tokens", count},
-                            Field{"method"},
-                            Field{"prefill", tables, stage_prefill},
-                            Field{"decode", tables, stage_decode}};
 
 // Of one machine.
 constexpr std::array machine{Field{"threads_measured", count},
@@ -293,41 +294,52 @@ bool fits(const Json& value, Kind kind) {
     return false;
 }
 
-// In `table`, which stands at `path`.
-Status check_table(const Json& table_value, std::span<const Field> fields, std::string_view name,
-                   const std::string& path) {
-    for (const auto& [key, value] : table_value.items()) {
-        const std::string at = path.empty() ? printable(key) : path + "." + printable(key);
-        const auto named = [&](std::string_view wanted) {
-            return std::find_if(fields.begin(), fields.end(), [&](const Field& f) { return f.name == wanted; });
-        };
-        auto field = named(key);
-        if (field == fields.end() && key.ends_with(unknown_suffix)) {
-            const std::string known = key.substr(0, key.size() - unknown_suffix.size());
-            if (named(known) != fields.end()) {
-                if (!is_text(value)) return fail(Errc::bad_input, "{}: {}: must be a string", name, at);
-                const auto other = table_value.find(known);
-                if (other == table_value.end() || other->is_null()) continue;
-                return fail(Errc::bad_input, "{}: {}: but '{}' is known", name, at, known);
-            }
-        }
-        if (field == fields.end()) {
-            std::vector<std::string_view> names;
-            for (const Field& one : fields) names.push_back(one.name);
-            return fail(Errc::bad_input, "{}: {}: profiles have no such key; the nearest one is '{}'", name, at,
-                        nearest_name(key, names));
+const Field* find(std::span<const Field> fields, std::string_view name) {
+    const auto found = std::find_if(fields.begin(), fields.end(), [&](const Field& f) { return f.name == name; });
+    return found == fields.end() ? nullptr : &*found;
+}
+
+// The field that a key NAME_unknown is the reason of; null: the key is none of these.
+const Field* reason_of(std::span<const Field> fields, std::string_view key) {
+    return key.ends_with(unknown_suffix) ? find(fields, key.substr(0, key.size() - unknown_suffix.size())) : nullptr;
+}
+
+// One of the table's keys that it may have, the reason of an unknown value included.
+std::string nearest_key(std::span<const Field> fields, const std::string& key) {
+    std::vector<std::string> names;
+    for (const Field& field : fields) names.insert(names.end(), {std::string(field.name), std::string(field.name)});
+    for (std::size_t i = 1; i < names.size(); i += 2) names[i] += unknown_suffix;
+    return std::string(nearest_name(key, std::vector<std::string_view>(names.begin(), names.end())));
+}
+
+// In a table that stands at `path`.
+Status check_table(const Json& values, std::span<const Field> fields, std::string_view name, const std::string& path) {
+    const auto at = [&](const std::string& key) { return path.empty() ? printable(key) : path + "." + printable(key); };
+    for (const auto& [key, value] : values.items()) {
+        if (find(fields, key) != nullptr || reason_of(fields, key) != nullptr) continue;
+        return fail(Errc::bad_input, "{}: {}: profiles have no such key; the nearest one is '{}'", name, at(key),
+                    nearest_key(fields, key));
+    }
+    for (const auto& [key, value] : values.items()) {
+        const Field* field = find(fields, key);
+        if (field == nullptr) {
+            const std::string known(reason_of(fields, key)->name);
+            if (!is_text(value)) return fail(Errc::bad_input, "{}: {}: must be a string", name, at(key));
+            const auto other = values.find(known);
+            if (other == values.end() || other->is_null()) continue;
+            return fail(Errc::bad_input, "{}: {}: but '{}' is known", name, at(key), known);
         }
         if (value.is_null()) {
-            if (table_value.contains(key + std::string(unknown_suffix))) continue;
-            return fail(Errc::bad_input, "{}: {}: null, and no {}{} says why", name, at, key, unknown_suffix);
+            if (values.contains(key + std::string(unknown_suffix))) continue;
+            return fail(Errc::bad_input, "{}: {}: null, and no {}{} says why", name, at(key), key, unknown_suffix);
         }
         if (!fits(value, field->kind))
-            return fail(Errc::bad_input, "{}: {}: must be {}", name, at, expected(field->kind));
-        if (field->kind == table) HETERO_CHECK(check_table(value, field->fields, name, at));
+            return fail(Errc::bad_input, "{}: {}: must be {}", name, at(key), expected(field->kind));
+        if (field->kind == table) HETERO_CHECK(check_table(value, field->fields, name, at(key)));
         if (field->kind == tables) {
             std::size_t index = 0;
             for (const Json& item : value)
-                HETERO_CHECK(check_table(item, field->fields, name, fmt::format("{}[{}]", at, index++)));
+                HETERO_CHECK(check_table(item, field->fields, name, fmt::format("{}[{}]", at(key), index++)));
         }
     }
     return {};

@@ -1,4 +1,6 @@
 // The profile as TOML 1.0 (https://toml.io). Objects are tables, arrays of objects arrays of tables, null is left out.
+#include "base/toml.h"
+
 #include <fmt/format.h>
 
 #include <limits>
@@ -8,42 +10,14 @@
 namespace hetero::hw {
 namespace {
 
-std::string quoted(const std::string& text) {
-    std::string out = "\"";
-    for (const char c : text) {
-        switch (c) {
-            case '"':
-                out += "\\\"";
-                break;
-            case '\\':
-                out += "\\\\";
-                break;
-            case '\n':
-                out += "\\n";
-                break;
-            case '\t':
-                out += "\\t";
-                break;
-            default:
-                if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) {
-                    out += fmt::format("\\u{:04X}", static_cast<unsigned>(c));
-                } else {
-                    out += c;
-                }
-        }
-    }
-    out += '"';
-    return out;
-}
-
 bool bare(const std::string& key) {
     constexpr std::string_view allowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
     return !key.empty() && key.find_first_not_of(allowed) == std::string::npos;
 }
-std::string key_text(const std::string& key) { return bare(key) ? key : quoted(key); }
+std::string key_text(const std::string& key) { return bare(key) ? key : toml_string(key); }
 
 std::string value_text(const Json& value) {
-    if (value.is_string()) return quoted(value.get<std::string>());
+    if (value.is_string()) return toml_string(value.get<std::string>());
     if (value.is_boolean()) return value.get<bool>() ? "true" : "false";
     if (value.is_number_unsigned() &&
         value.get<std::uint64_t>() > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {

@@ -14,6 +14,7 @@ constexpr std::size_t kept_of_a_pair = 48;  // deployments of two kinds of machi
 
 struct Built {
     sched::WorkerConfig worker;
+    double weight_bytes = 0;  // on each device
     bool verified = true;
     std::vector<std::string> assumed;
     std::string inadmissible;
@@ -26,6 +27,23 @@ double read_s_per_token(const Problem& problem, const Side& side, const std::str
     const auto found = rates_of(side.device, problem.shape, dtype, resident.attention_dtype);
     if (!found) return 0;
     return decode_timing(problem.shape, found->rates, tp, resident.bytes_per_token, 1).read_per_context_token_s;
+}
+
+// Times of the stages that were measured with this model, in place of those that follow from rates.
+void use_stages(const Problem& problem, const Side& side, std::uint32_t tp, const std::string& dtype,
+                const KvFormat& resident, Built& out) {
+    if (!side.stages || tp != 1 || (!side.stages->dtype.empty() && side.stages->dtype != dtype)) return;
+    const auto prefill = fit_prefill(*side.stages);
+    if (prefill) out.worker.prefill = *prefill;
+    const double form_s = out.worker.decode.read_per_context_token_s;
+    const auto decode = fit_decode(*side.stages, out.worker.decode);
+    if (decode) out.worker.decode = *decode;
+    // They were measured with unquantized KV; what another form changes is the model's.
+    const double plain_s = read_s_per_token(problem, side, dtype, problem.formats.front(), tp);
+    if (decode && resident.quantized && plain_s > 0) out.worker.decode.read_per_context_token_s *= form_s / plain_s;
+    if (!prefill || !decode) return;
+    out.verified = true;
+    out.assumed.clear();
 }
 
 // One instance of `tp` devices of a side.
@@ -58,22 +76,9 @@ Built build(const Problem& problem, std::size_t index, sched::Role role, std::ui
     out.worker.policy.chunk_tokens = problem.chunk_tokens;
     out.worker.prefill = prefill_timing(problem.shape, rates, tp, prompt);
     out.worker.decode = decode_timing(problem.shape, rates, tp, resident.bytes_per_token, problem.max_sequences);
-    if (side.stages && tp == 1 && (side.stages->dtype.empty() || side.stages->dtype == dtype)) {
-        const auto prefill = fit_prefill(*side.stages);
-        if (prefill) out.worker.prefill = *prefill;
-        // They were measured with unquantized KV; what another form changes is the model's.
-        const double plain_s = read_s_per_token(problem, side, dtype, problem.formats.front(), tp);
-        const double form_s = out.worker.decode.read_per_context_token_s;
-        const auto decode = fit_decode(*side.stages, out.worker.decode);
-        if (decode) out.worker.decode = *decode;
-        if (decode && resident.quantized && plain_s > 0) out.worker.decode.read_per_context_token_s *= form_s / plain_s;
-        if (prefill && decode) {
-            out.verified = true;
-            out.assumed.clear();
-        }
-    }
+    use_stages(problem, side, tp, dtype, resident, out);
     const double memory = static_cast<double>(side.device.memory_bytes.value_or(0)) * problem.usable_memory;
-    const double weights = weight_bytes(problem.shape, rates.bytes_per_weight) / tp;
+    const double weights = out.weight_bytes = weight_bytes(problem.shape, rates.bytes_per_weight) / tp;
     // Activations of the tokens in flight: a few vectors of the hidden width in f32.
     const double activations = 16.0 * problem.shape.hidden * problem.chunk_tokens;
     const double free = memory - weights - activations;
@@ -116,10 +121,9 @@ std::vector<std::uint32_t> counts(std::uint32_t most) {
 void add_group(Candidate& candidate, const Group& group, const Built& built) {
     candidate.groups.push_back(group);
     candidate.groups.back().worker = built.worker;
+    candidate.groups.back().weight_bytes = built.weight_bytes;
     candidate.verified = candidate.verified && built.verified;
-    for (const std::string& line : built.assumed)
-        if (std::find(candidate.assumed.begin(), candidate.assumed.end(), line) == candidate.assumed.end())
-            candidate.assumed.push_back(line);
+    for (const std::string& line : built.assumed) assume(candidate, line);
     if (candidate.inadmissible.empty()) candidate.inadmissible = built.inadmissible;
     candidate.missing_bytes = std::max(candidate.missing_bytes, built.missing_bytes);
 }
@@ -180,7 +184,7 @@ void add_colocated(const Problem& problem, std::size_t s, SearchResult& out) {
                         candidate.kind = sharing == sched::Sharing::time_sliced ? Kind::time_sliced : Kind::colocated;
                         candidate.sharing = sharing;
                         candidate.wire = candidate.resident = resident;
-                        add_group(candidate, {s, sched::Role::both, tp, n, dtype, {}, {}}, built);
+                        add_group(candidate, {s, sched::Role::both, tp, n, dtype, 0, {}, {}}, built);
                         finish(problem, std::move(candidate), out);
                         if (!built.inadmissible.empty()) break;  // more of them do not help
                     }
@@ -200,7 +204,7 @@ bool add_whole_side(const Problem& problem, std::size_t s, sched::Role role, std
         Built built = build(problem, s, role, tp, side.dtypes.front(), resident);
         if (!built.inadmissible.empty()) continue;
         built.worker.policy.sharing = sharing;
-        add_group(candidate, {s, role, tp, devices / tp, side.dtypes.front(), {}, {}}, built);
+        add_group(candidate, {s, role, tp, devices / tp, side.dtypes.front(), 0, {}, {}}, built);
         return true;
     }
     return false;
@@ -271,8 +275,8 @@ void add_split(const Problem& problem, std::size_t p, std::size_t d, SearchResul
                         pair.wire = *form.wire;
                         pair.resident = *form.resident;
                         pair.deployment.first_token = problem.first_token.value_or(sched::FirstToken::prefill);
-                        add_group(pair, {p, sched::Role::prefill, p_tp, 1, p_dtype, {}, {}}, prefill);
-                        add_group(pair, {d, sched::Role::decode, d_tp, 1, d_dtype, {}, {}}, decode);
+                        add_group(pair, {p, sched::Role::prefill, p_tp, 1, p_dtype, 0, {}, {}}, prefill);
+                        add_group(pair, {d, sched::Role::decode, d_tp, 1, d_dtype, 0, {}, {}}, decode);
                         add_numbers(problem, pair, out);
                     }
                 }
@@ -322,6 +326,12 @@ void add_pools(const Problem& problem, SearchResult& out) {
 }
 
 }  // namespace
+
+void assume(Candidate& candidate, const std::string& line) {
+    candidate.verified = false;
+    if (std::find(candidate.assumed.begin(), candidate.assumed.end(), line) == candidate.assumed.end())
+        candidate.assumed.push_back(line);
+}
 
 void add_candidates(const Problem& problem, SearchResult& out) {
     for (std::size_t s = 0; s < problem.sides.size(); ++s) add_colocated(problem, s, out);

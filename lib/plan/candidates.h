@@ -14,6 +14,9 @@ void estimate(const Problem& problem, Candidate& candidate);
 // Worth playing: what could be best. Estimated capacity for its cost, those first whose latencies alone keep the goals.
 [[nodiscard]] double promise(const Problem& problem, const Candidate& candidate);
 
+// What a candidate rests on that was not measured, one line each, none twice.
+void assume(Candidate& candidate, const std::string& line);
+
 // The link of a split, with the hosts that it is between (link.cpp). False: none is known.
 [[nodiscard]] bool set_link(const Problem& problem, Candidate& candidate);
 // The decoder holds a state that arrives beside the form in which it is kept: both must fit before any is sent.

@@ -27,14 +27,15 @@ Status read_texts(const TomlReader& table, const char* key, std::vector<std::str
 
 // `special` is a key that this table alone has, for `how`; null: it has none.
 Status read_stage(const TomlReader& table, DeploymentPlan::Stage& out, const char* special, std::string* how) {
-    HETERO_CHECK(table.only(
-        {"machine", "machines", "hosts", "instances", "tp", "dtype", special != nullptr ? special : "machine"}));
+    HETERO_CHECK(table.only({"machine", "machines", "hosts", "instances", "tp", "dtype", "weight_bytes",
+                             special != nullptr ? special : "machine"}));
     HETERO_CHECK(table.text("machine", out.machine));
     out.machine = printable(out.machine, 1024);  // as profiles have it
     HETERO_CHECK(table.count("machines", out.machines, max_machines));
     HETERO_CHECK(table.count("instances", out.instances, max_machines));
     HETERO_CHECK(table.count("tp", out.tp, max_machines));
     HETERO_CHECK(table.text("dtype", out.dtype));
+    if (table.has("weight_bytes")) HETERO_CHECK(table.real("weight_bytes", out.weight_bytes, 0x1p62));
     if (special != nullptr && table.has(special)) HETERO_CHECK(table.text(special, *how));
     if (table.has("hosts")) HETERO_CHECK(read_texts(table, "hosts", out.hosts));
     return {};
@@ -44,6 +45,7 @@ std::string stage_text(std::string_view heading, const DeploymentPlan::Stage& st
     std::string out =
         fmt::format("\n{}\nmachine = {}\nmachines = {}\ninstances = {}\ntp = {}\ndtype = {}\n", heading,
                     toml_string(stage.machine), stage.machines, stage.instances, stage.tp, toml_string(stage.dtype));
+    if (stage.weight_bytes > 0) out += fmt::format("weight_bytes = {}\n", toml_real(std::round(stage.weight_bytes)));
     if (stage.hosts.empty()) return out;
     out += "hosts = [";
     for (const std::string& host : stage.hosts)
@@ -149,8 +151,9 @@ DeploymentPlan plan_of(const Problem& problem, const Candidate& candidate, const
     const auto stage = [&](const Group& group) {
         const Side& side = problem.sides[group.side];
         const std::uint32_t devices = side.devices_each();
-        return DeploymentPlan::Stage{side.name,       group.dtype, (group.tp * group.instances + devices - 1) / devices,
-                                     group.instances, group.tp,    group.hosts};
+        const std::uint32_t machines = (group.tp * group.instances + devices - 1) / devices;
+        return DeploymentPlan::Stage{side.name, group.dtype, machines,          group.instances,
+                                     group.tp,  group.hosts, group.weight_bytes};
     };
     plan.prefill = stage(candidate.groups.front());
     const Group* decode = nullptr;

@@ -19,6 +19,7 @@ struct DeploymentPlan {
         std::string machine, dtype;
         std::uint32_t machines = 1, instances = 1, tp = 1;
         std::vector<std::string> hosts;  // which machines, where they have names of their own
+        double weight_bytes = 0;         // on each device; 0: not said
         friend bool operator==(const Stage&, const Stage&) = default;
     };
     Stage prefill;
@@ -48,8 +49,8 @@ Result<DeploymentPlan> parse_deployment_plan(std::string_view text, const std::s
 // Of a decision that chose something.
 [[nodiscard]] DeploymentPlan plan_of(const Problem& problem, const Candidate& candidate, const Decision& decision);
 
-// A batch script of Slurm for the plan: one job, or a heterogeneous one where prefill and decode are on unlike
-// machines. A name that no shell may see is refused: usage.
+// A batch script of Slurm for the plan: an array of jobs, one an instance, or a heterogeneous job of an instance of
+// each stage where prefill and decode are apart. A name that no shell may see is refused: usage.
 Result<std::string> slurm_script(const DeploymentPlan& plan, const std::string& model_path);
 
 }  // namespace hetero::plan

@@ -37,8 +37,9 @@ Demand demand_of(const Problem& problem, const sched::WorkerConfig& worker, doub
     out.prefill_alone_s = fetch_s + worker.prefill.seconds(fresh, pairs);
     const double passes = prefill_steps * worker.prefill.chunks(step_tokens);
     const double floor_s = passes * worker.prefill.floor_s;
-    const double compute_s = fresh * worker.prefill.per_token_s + pairs * worker.prefill.per_pair_s;
-    out.prefill_s = fetch_s + passes * worker.prefill.overhead_s + std::max(floor_s, compute_s);
+    const double compute_s =
+        passes * worker.prefill.overhead_s + fresh * worker.prefill.per_token_s + pairs * worker.prefill.per_pair_s;
+    out.prefill_s = fetch_s + std::max(floor_s, compute_s);
     if (floor_s >= compute_s) out.prefill_bound = "prefill memory bandwidth";
     if (fetch_s > std::max(floor_s, compute_s)) out.prefill_bound = "fetching cached KV";
 

@@ -10,17 +10,15 @@ namespace {
 void set_conversion(const Problem& problem, Candidate& candidate) {
     const double values = problem.formats.front().bytes_per_token;
     const auto seconds = [&](const Side& side, double rate, bool verified, const char* what) {
-        if (!verified) candidate.verified = false;
         if (rate <= 0) {
             const double memory =
                 side.device.bandwidth.empty() ? 10e9 : side.device.bandwidth.back().read_gb_per_s.value_or(10) * 1e9;
-            candidate.assumed.push_back(
-                fmt::format("{}: {} {} at an eighth of the memory's rate", side.name, what, candidate.wire.codec));
+            assume(candidate,
+                   fmt::format("{}: {} {} at an eighth of the memory's rate", side.name, what, candidate.wire.codec));
             return values / (memory / 8);
         }
         if (!verified)
-            candidate.assumed.push_back(
-                fmt::format("{}: {} {} at its specified rate", side.name, what, candidate.wire.codec));
+            assume(candidate, fmt::format("{}: {} {} at its specified rate", side.name, what, candidate.wire.codec));
         return values / rate;
     };
     double encode_s = 0, decode_s = 0;
@@ -41,9 +39,15 @@ std::uint32_t machines_of(const Problem& problem, const Group& group) {
     return (group.tp * group.instances + each - 1) / each;
 }
 
-// The link that a split goes over: of all pairs of its groups the slowest, for any instance may send to any.
+double usable_bytes_per_s(const LinkRates& rates) {
+    return rates.bytes_per_s * (rates.verified ? 1 : UsualFractions{}.link);
+}
+
+// The link that a split goes over: of all pairs of its groups the lowest rate and the highest latency, for any instance
+// may send to any. What of them is not verified is assumed.
 std::optional<LinkRates> link_of(const Problem& problem, Candidate& candidate) {
     std::optional<LinkRates> slowest;
+    double latency_s = 0;
     for (Group& from : candidate.groups) {
         if (from.role != sched::Role::prefill) continue;
         for (Group& to : candidate.groups) {
@@ -58,13 +62,13 @@ std::optional<LinkRates> link_of(const Problem& problem, Candidate& candidate) {
                 from.hosts = pairing->from;
                 to.hosts = pairing->to;
             }
-            if (!slowest || pairing->rates.bytes_per_s < slowest->bytes_per_s) {
-                const double latency_s = slowest ? slowest->latency_s : 0;
-                slowest = pairing->rates;
-                slowest->latency_s = std::max(slowest->latency_s, latency_s);
-            }
+            const LinkRates& rates = pairing->rates;
+            if (!rates.verified) assume(candidate, fmt::format("link: 70 % of the specified rate ({})", rates.source));
+            latency_s = std::max(latency_s, rates.latency_s);
+            if (!slowest || usable_bytes_per_s(rates) < usable_bytes_per_s(*slowest)) slowest = rates;
         }
     }
+    if (slowest) slowest->latency_s = latency_s;
     return slowest;
 }
 
@@ -74,21 +78,20 @@ bool set_link(const Problem& problem, Candidate& candidate) {
     const auto found = link_of(problem, candidate);
     if (!found) return false;
     const LinkRates& rates = *found;
-    const std::uint32_t tp = candidate.first(sched::Role::decode).tp;
+    double copies = 1;  // a latent is sent once
+    for (const Group& group : candidate.groups)
+        if (group.role == sched::Role::decode && !problem.shape.latent)
+            copies = std::max(copies, kv_replication(problem.shape, group.tp));
     sched::LinkTiming& link = candidate.deployment.link;
     candidate.link_source = rates.source;
     link.latency_s = rates.latency_s;
-    link.bytes_per_s = rates.bytes_per_s * (rates.verified ? 1 : UsualFractions{}.link);
-    link.kv = kv_size(problem.shape, candidate.wire.bytes_per_token,
-                      problem.shape.latent ? 1 : kv_replication(problem.shape, tp));
+    link.bytes_per_s = usable_bytes_per_s(rates);
+    link.kv = kv_size(problem.shape, candidate.wire.bytes_per_token, copies);
     link.layers = problem.shape.n_layers;
     // Below 512 tokens layers on their own cost more than they hide (Splitwise, https://arxiv.org/abs/2311.18677).
     link.overlapped = problem.workload.prompt_tokens >= 512;
     link.staging_fraction = candidate.wire.name == candidate.resident.name ? 0 : 1;
     link.resident_prefix = problem.prefix_at_decoder ? 1 : 0;
-    candidate.verified = candidate.verified && rates.verified;
-    if (!rates.verified)
-        candidate.assumed.push_back(fmt::format("link: 70 % of the specified rate ({})", rates.source));
     if (candidate.wire.quantized) set_conversion(problem, candidate);
     return true;
 }

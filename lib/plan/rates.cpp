@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "quant/spec.h"
+
 namespace hetero::plan {
 namespace {
 
@@ -130,11 +132,15 @@ Result<DeviceRates> rates_of(const hw::Device& device, const ModelShape& shape, 
 }
 
 CodecRates codec_rates(const hw::Device& device, const std::string& codec) {
+    const auto wanted = quant::parse_spec(codec);
     CodecRates out;
-    int threads = -1;
+    int best = -1;
     for (const hw::CodecRate& rate : device.codecs) {
-        if (rate.codec != codec || !rate.unsupported.empty() || rate.threads <= threads) continue;
-        threads = rate.threads;
+        const auto own = quant::parse_spec(rate.codec);
+        if (!wanted || !own || own->codec != wanted->codec || !rate.unsupported.empty()) continue;
+        const int rank = (*own == *wanted ? 1'000'000 : 0) + rate.threads;
+        if (rank <= best) continue;
+        best = rank;
         out.encode_bytes_per_s = rate.encode_gb_per_s.value_or(0) * giga;
         out.decode_bytes_per_s = rate.decode_gb_per_s.value_or(0) * giga;
         out.verified = rate.origin == hw::Origin::measured;

@@ -33,7 +33,8 @@ Result<DeviceRates> rates_of(const hw::Device& device, const ModelShape& shape, 
 // Types that a device has an executable path for, in the profile's order, each once.
 [[nodiscard]] std::vector<std::string> executable_dtypes(const hw::Device& device);
 
-// Converting between 16-bit KV and a codec, bytes of 16-bit values a second; 0 where the profile has no such rate.
+// Converting between 16-bit KV and a codec (a spec of hetero-quant(7)), bytes of 16-bit values a second: of that spec,
+// else of the codec with other options; 0 where the profile has no such rate.
 struct CodecRates {
     double encode_bytes_per_s = 0, decode_bytes_per_s = 0;
     bool verified = false;

@@ -47,7 +47,7 @@ struct Side {
 struct KvFormat {
     std::string name;                     // "f16", "int8:token", or that of a precision plan
     std::string attention_dtype = "f16";  // whose rates a decoder has that keeps KV so
-    std::string codec = "f16";            // whose rates a conversion has
+    std::string codec = "f16";            // spec whose rates a conversion has
     double bytes_per_token = 0;           // one copy
     bool quantized = false, certified = false;
     bool wire_only = false;  // no decoder keeps KV so
@@ -109,6 +109,7 @@ struct Group {
     sched::Role role = sched::Role::both;
     std::uint32_t tp = 1, instances = 1;
     std::string dtype;               // of the weights
+    double weight_bytes = 0;         // on each device
     sched::WorkerConfig worker;      // of each instance
     std::vector<std::string> hosts;  // that it is on, where that matters to the link
 };

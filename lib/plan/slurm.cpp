@@ -6,6 +6,7 @@
 
 #include "base/printable.h"
 #include "plan/deploy.h"
+#include "quant/spec.h"
 
 namespace hetero::plan {
 namespace {
@@ -33,17 +34,6 @@ std::string time_limit(const DeploymentPlan& plan, double prompts) {
     return fmt::format("{}-{:02}:{:02}:00", minutes / (24 * 60), minutes / 60 % 24, minutes % 60);
 }
 
-// Machines of other kinds that take part.
-std::string more(const DeploymentPlan& plan) {
-    std::string out;
-    for (const DeploymentPlan::More& one : plan.more)
-        out += fmt::format("# The plan also has {} of {} for {}: {}.\n", one.instances, printable(one.machine),
-                           one.role == "both" ? "both stages" : one.role,
-                           one.role == "both" ? "submit this with their --constraint as well"
-                                              : "change the feature of that stage for as many jobs");
-    return out;
-}
-
 // The machines that the plan chose, for their links.
 std::string hosts(const DeploymentPlan::Stage& stage) {
     const bool plain = std::all_of(stage.hosts.begin(), stage.hosts.end(), [](const std::string& host) {
@@ -62,16 +52,51 @@ std::string resources(const DeploymentPlan::Stage& stage, std::string_view featu
                        hosts(stage));
 }
 
-// What a plan of several instances asks for beside this job.
-std::string others(const DeploymentPlan& plan) {
-    if (plan.prefill.instances == 1 && (!plan.decode || plan.decode->instances == 1)) return more(plan);
-    const std::string count =
-        plan.decode ? fmt::format("{} prefill and {} decode instances", plan.prefill.instances, plan.decode->instances)
-                    : fmt::format("{} instances", plan.prefill.instances);
+// How many jobs share the prompts. Where the stages are apart, a job is an instance of each: as many as there are
+// pairs.
+std::uint32_t parts_of(const DeploymentPlan& plan) {
+    std::uint32_t prefill = plan.prefill.instances, decode = plan.decode ? plan.decode->instances : 0;
+    for (const DeploymentPlan::More& one : plan.more) (one.role == "decode" ? decode : prefill) += one.instances;
+    return std::max(1U, plan.decode ? std::min(prefill, decode) : prefill);
+}
+
+// What a plan of several instances asks for: an array, or, as there are none of heterogeneous jobs, to be submitted
+// several times.
+std::string array(const DeploymentPlan& plan) {
+    const std::uint32_t parts = parts_of(plan);
+    std::string out;
+    if (plan.decode) {
+        if (parts == 1 && plan.prefill.instances == 1 && plan.decode->instances == 1 && plan.more.empty()) return {};
+        out = fmt::format("# The plan has {} prefill and {} decode instances", plan.prefill.instances,
+                          plan.decode->instances);
+        for (const DeploymentPlan::More& one : plan.more)
+            out += fmt::format(", and {} of {} for {}", one.instances, printable(one.machine), one.role);
+        return out +
+               fmt::format(
+                   "; a job is one of each, {} can run at once:\n"
+                   "#   for part in $(seq 0 {}); do sbatch --export=ALL,PROMPTS=prompts.jsonl,PART=$part FILE; done\n",
+                   parts, parts - 1);
+    }
+    if (parts == 1) return {};
+    out = fmt::format("#SBATCH --array=0-{}\n", plan.prefill.instances - 1);
+    std::uint32_t first = plan.prefill.instances;
+    for (const DeploymentPlan::More& one : plan.more) {
+        out += fmt::format("# and on {}: sbatch --array={}-{} --constraint=FEATURE FILE\n", printable(one.machine),
+                           first, first + one.instances - 1);
+        first += one.instances;
+    }
+    return out;
+}
+
+// Of several jobs each takes every so many-th prompt.
+std::string part(const DeploymentPlan& plan) {
+    const std::uint32_t parts = parts_of(plan);
+    if (parts == 1) return {};
     return fmt::format(
-        "# The plan has {}; this job is one{}: submit as many, each with a\n"
-        "# part of the prompts (sbatch --array).\n{}",
-        count, plan.decode ? " of each" : "", more(plan));
+        "PART=${{PART:-${{SLURM_ARRAY_TASK_ID:-0}}}}  # of {0}: 0 to {1}\n"
+        "awk -v part=\"$PART\" 'NR % {0} == part' \"$PROMPTS\" >\"prompts.$SLURM_JOB_ID.jsonl\"\n"
+        "PROMPTS=prompts.$SLURM_JOB_ID.jsonl\n",
+        parts, parts - 1);
 }
 
 // A prompt's common beginning, whose KV is at hand.
@@ -84,6 +109,13 @@ std::string_view prefix_option(const DeploymentPlan& plan) {
 std::string wire_option(const DeploymentPlan& plan) {
     if (!plan.precision_plan.empty()) return " --plan \"$PLAN\"";
     return plan.wire == "f16" ? "" : fmt::format(" --wire-dtype {}", plan.wire);
+}
+
+// Otherwise the decoder makes of a state what it was before it was quantized.
+Result<std::string> resident_option(const DeploymentPlan& plan) {
+    if (plan.resident == "f16") return std::string();
+    HETERO_TRY(const quant::Spec spec, quant::parse_spec(plan.resident));
+    return fmt::format(" --kv-dtype {}", spec.codec);
 }
 
 constexpr double timed_prompts = 1000;
@@ -109,6 +141,7 @@ constexpr std::string_view prefix_variable =
 Result<std::string> slurm_script(const DeploymentPlan& plan, const std::string& model_path) {
     HETERO_TRY(const std::string model, quoted(model_path));
     HETERO_TRY(const std::string precision, quoted(plan.precision_plan));
+    HETERO_TRY(const std::string resident, resident_option(plan));
     std::string out(head);
     const std::string limit = fmt::format("#SBATCH --time={}\n", time_limit(plan, timed_prompts));
     out += fmt::format("# For {} prompts one after the other, and half as much again; sbatch --time goes before it.\n",
@@ -117,35 +150,40 @@ Result<std::string> slurm_script(const DeploymentPlan& plan, const std::string& 
     const std::string variables = fmt::format("MODEL={}\n", model) +
                                   (has_prefix(plan) ? std::string(prefix_variable) : std::string()) +
                                   (plan.precision_plan.empty() ? std::string() : fmt::format("PLAN={}\n", precision));
+    const auto tp = [](std::uint32_t degree) { return degree > 1 ? fmt::format(" --tp {}", degree) : std::string(); };
+    // Of those that are generated prefill emits the first.
+    const bool prefill_emits = plan.first_token == "prefill";
+    const std::uint32_t n_decode = plan.output_tokens - (prefill_emits && plan.output_tokens > 0 ? 1 : 0);
+    const std::string first = "FIRST=${FIRST:-first-tokens.$SLURM_JOB_ID.json}\n";
     if (!plan.decode) {
-        out += resources(plan.prefill, "compute") + others(plan) + std::string(body) + variables;
+        out += resources(plan.prefill, "compute") + array(plan) + std::string(body) + part(plan) + variables + first;
         out +=
             "# Both stages on one machine: the state goes through a file of the node.\n"
             "STATE=${TMPDIR:-/tmp}/hetero.$SLURM_JOB_ID.h5\n"
-            "trap 'rm -f \"$STATE\"' EXIT\n"
-            "hetero-prefill -m \"$MODEL\" --jsonl \"$PROMPTS\"";
-        out += prefix_option(plan);
-        out +=
-            " -o \"$STATE\"\n"
-            "hetero-decode -m \"$MODEL\" \"$STATE\" ";
-        out += fmt::format("-n {} --json >\"$OUT\"\n", plan.output_tokens);
+            "trap 'rm -f \"$STATE\"' EXIT\n";
+        const std::uint32_t degree = plan.prefill.tp;
+        const std::string run = degree > 1 ? fmt::format("mpirun --bind-to none -n {} ", degree) : std::string();
+        out += fmt::format(
+            "{0}hetero-prefill -m \"$MODEL\"{1} --jsonl \"$PROMPTS\"{2} --first-token {3} --json -o \"$STATE\" "
+            ">\"$FIRST\" </dev/null\n"
+            "{0}hetero-decode -m \"$MODEL\"{1} \"$STATE\"{4} -n {5} --json >\"$OUT\" </dev/null\n",
+            run, tp(degree), prefix_option(plan), plan.first_token, resident, n_decode);
         return out;
     }
     // A heterogeneous job: rank 0 on a machine for prefill, the next on one for decode. srun with PMIx puts both into
     // one MPI_COMM_WORLD; mpirun needs the hosts by name.
     out += resources(plan.prefill, "compute") + "#SBATCH hetjob\n" + limit + resources(*plan.decode, "bandwidth") +
-           others(plan) + std::string(body) + variables;
+           array(plan) + std::string(body) + part(plan) + variables;
     const std::uint32_t decode_rank = plan.prefill.tp;
-    const auto tp = [](std::uint32_t degree) { return degree > 1 ? fmt::format(" --tp {}", degree) : std::string(); };
     // Both stages have one stdout: what prefill says, first tokens where it emits them, goes to a file.
-    out += "FIRST=${FIRST:-first-tokens.$SLURM_JOB_ID.json}\n";
+    out += first;
     out += fmt::format(
         "# shellcheck disable=SC2016\n"
         "prefill=(sh -c 'exec \"$@\" >\"$0\"' \"$FIRST\"\n"
         "  hetero-prefill -m \"$MODEL\" --jsonl \"$PROMPTS\"{}{}{} --first-token {} --json -o mpi:{})\n",
         tp(plan.prefill.tp), prefix_option(plan), wire_option(plan), plan.first_token, decode_rank);
-    out += fmt::format("decode=(hetero-decode -m \"$MODEL\" mpi:0{} -n {} --json)\n", tp(plan.decode->tp),
-                       plan.output_tokens);
+    out += fmt::format("decode=(hetero-decode -m \"$MODEL\" mpi:0{}{} -n {} --json)\n", tp(plan.decode->tp), resident,
+                       n_decode);
     out += fmt::format(
         "if [[ $(srun --mpi=list 2>&1) == *pmix* ]]; then\n"
         "  srun --mpi=pmix --cpu-bind=none --het-group=0 --ntasks={0} \"${{prefill[@]}}\" : \\\n"

@@ -87,7 +87,7 @@ Result<sched::PrefillTiming> fit_prefill(const StageProfile& profile) {
             }
         }
         HETERO_TRY(const auto x, fit(rows));
-        const sched::PrefillTiming timing{x[0], x[1], x[2], std::max(0.0, floor_s - x[0]), profile.chunk_tokens};
+        const sched::PrefillTiming timing{x[0], x[1], x[2], floor_s, profile.chunk_tokens};
         double error = 0;
         for (const auto& point : points) {
             const auto row = terms(point);

@@ -85,10 +85,7 @@ void choose_tier(const Problem& problem, Candidate& candidate) {
                                             static_cast<double>(group.worker.kv_capacity_bytes));
         }
         if (missing > 0) continue;
-        if (!option.verified) {
-            one.verified = false;
-            one.assumed.push_back(fmt::format("KV is read back from the {} at its specified rate", one.tier));
-        }
+        if (!option.verified) assume(one, fmt::format("KV is read back from the {} at its specified rate", one.tier));
         if (!one.computes_cached()) one.retained_bytes = one.groups.front().worker.kv.bytes_per_token * tokens;
         estimate(problem, one);
         // As good: the one that is asked first.

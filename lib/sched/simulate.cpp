@@ -100,20 +100,11 @@ private:
         double least_s = infinite;
         for (std::uint32_t w = 0; w < stations_.size(); ++w) {
             const Worker& worker = stations_[w].worker;
-            const WorkerConfig& config = worker.config();
-            if (config.role == Role::decode || !worker.could_ever_hold(request, 0)) continue;
-            double load_s = worker.backlog_s() + config.prefill.seconds(request.prompt_tokens, 0);
-            if (worker.busy()) load_s += config.prefill.overhead_s + config.prefill.floor_s;
-            if (config.role == Role::both && worker.sequences() > 0) {
-                load_s += config.decode.seconds(worker.sequences(), worker.context_tokens()) *
-                          static_cast<double>(worker.sequences());
-            }
-            // Of two alike the idle one: what a worker is busy with is in no backlog.
-            const bool idler = best != nobody && load_s == least_s && !worker.busy() && stations_[best].worker.busy();
-            if (load_s < least_s || idler) {
-                least_s = load_s;
-                best = w;
-            }
+            if (worker.config().role == Role::decode || !worker.could_ever_hold(request, 0)) continue;
+            const double load_s = worker.load_s(request, now_s_);
+            if (load_s >= least_s) continue;
+            least_s = load_s;
+            best = w;
         }
         if (best == nobody || !stations_[best].worker.enqueue(id, request)) return refuse(id);
         prefiller_[id] = best;
@@ -395,21 +386,6 @@ Status check_requests(const std::vector<Request>& requests) {
 }
 
 }  // namespace
-
-Transfer LinkTiming::transfer(double bytes, double tokens, double prefill_s) const noexcept {
-    const double wire_s = bytes / bytes_per_s, convert_s = tokens * convert_s_per_token;
-    Transfer out;
-    out.occupied_s = wire_s;
-    if (!overlapped || layers < 2) {
-        out.whole_s = out.visible_s = latency_s + wire_s + convert_s;
-        return out;
-    }
-    // Layers pass through conversion and link one after the other; the last one cannot start before it is computed.
-    const double n = layers;
-    out.whole_s = latency_s + std::max(wire_s, convert_s) + std::min(wire_s, convert_s) / n;
-    out.visible_s = out.whole_s / n + (1 - 1 / n) * std::max(0.0, out.whole_s - prefill_s);
-    return out;
-}
 
 Result<Outcome> simulate(const Deployment& deployment, const std::vector<Request>& requests, const Targets& targets,
                          bool keep_timelines) {

@@ -10,7 +10,7 @@
 namespace hetero::sched {
 
 struct PrefillTiming {
-    double overhead_s = 0;    // of every batch
+    double overhead_s = 0;    // of every batch; fits of measurements have the reading of weights in it
     double per_token_s = 0;   // products with weights, and what is exchanged between devices
     double per_pair_s = 0;    // attention: of each of the n^2 - p^2 pairs of a prompt of n tokens, p of them cached
     double floor_s = 0;       // reading all weights once: no batch is faster
@@ -18,7 +18,7 @@ struct PrefillTiming {
 
     [[nodiscard]] double seconds(double tokens, double pairs) const noexcept {
         const double n = chunks(tokens);
-        return n * overhead_s + std::max(n * floor_s, tokens * per_token_s + pairs * per_pair_s);
+        return std::max(n * floor_s, n * overhead_s + tokens * per_token_s + pairs * per_pair_s);
     }
     [[nodiscard]] double chunks(double tokens) const noexcept {
         return chunk_tokens > 0 ? std::max(1.0, std::ceil(tokens / chunk_tokens)) : 1;

@@ -31,18 +31,27 @@ std::uint64_t Worker::bytes_of(const Request& request) const noexcept {
 }
 
 double Worker::fetch_s(const Prompt& prompt) const noexcept {
-    return prompt.done_tokens > 0 ? prompt.done_tokens * config_.fetch_s_per_token : 0;
+    return prompt.started ? 0 : prompt.done_tokens * config_.fetch_s_per_token;
 }
 
-double Worker::prefill_estimate_s(const Prompt& prompt) const noexcept {
+double Worker::left_s(const Prompt& prompt) const noexcept {
+    if (prompt.done_tokens == prompt.prompt_tokens) return 0;
     return fetch_s(prompt) + config_.prefill.seconds(prompt.prompt_tokens - prompt.done_tokens,
                                                      pairs(prompt.done_tokens, prompt.prompt_tokens));
+}
+
+double Worker::load_s(const Request& request, double now_s) const noexcept {
+    const double step_s = busy_ ? std::max(0.0, step_ends_s_ - now_s) : 0;
+    const std::size_t sequences = sequences_ + joining_.size();
+    const double decode_s =
+        sequences > 0 ? static_cast<double>(sequences) * config_.decode.seconds(sequences, context_tokens_) : 0;
+    return step_s + backlog_s_ + left_s({0, request.prompt_tokens, request.cached_tokens, 0}) + decode_s;
 }
 
 bool Worker::enqueue(RequestId id, const Request& request) {
     if (!could_ever_hold(request, 0)) return false;
     queue_.push_back({id, request.prompt_tokens, request.cached_tokens, bytes_of(request)});
-    backlog_s_ += prefill_estimate_s(queue_.back());
+    backlog_s_ += left_s(queue_.back());
     return true;
 }
 
@@ -104,21 +113,23 @@ double Worker::take_prompts(const Choice& choice, bool decode) {
         Prompt& prompt = queue_.front();
         const std::uint32_t left = prompt.prompt_tokens - prompt.done_tokens;
         if ((choice.whole_prompts && left > room && tokens > 0) || !admit(prompt)) break;
+        const double left_before_s = left_s(prompt);
         if (!prompt.started) {
+            fetches_s += fetch_s(prompt);
             prompt.started = true;
             outcome_.started.push_back(prompt.id);
-            backlog_s_ = std::max(0.0, backlog_s_ - prefill_estimate_s(prompt));
-            fetches_s += fetch_s(prompt);
         }
         const std::uint32_t piece = choice.whole_prompts ? left : std::min(left, room);
         tokens += piece;
         attention_pairs += pairs(prompt.done_tokens, prompt.done_tokens + piece);
         prompt.done_tokens += piece;
         room -= std::min(room, piece);
+        backlog_s_ -= left_before_s - left_s(prompt);
         if (prompt.done_tokens < prompt.prompt_tokens) break;
         outcome_.prefilled.push_back(prompt.id);
         queue_.pop_front();
     }
+    if (queue_.empty()) backlog_s_ = 0;  // what rounding left
     double seconds = fetches_s + config_.prefill.seconds(tokens, attention_pairs);
     if (decode) seconds += config_.decode.seconds_beside_prefill(sequences_, context_tokens_);
     return seconds;
@@ -149,6 +160,7 @@ std::optional<double> Worker::begin(double now_s) {
     } else {
         seconds = config_.decode.seconds(sequences_, context_tokens_);
     }
+    step_ends_s_ = now_s + seconds;
     outcome_.decoded = choice->decode;
     outcome_.sequences = choice->decode ? static_cast<std::uint32_t>(sequences_) : 0;
     return seconds;

@@ -1,6 +1,6 @@
-// One instance of a model as a state machine: what it holds, and which step it takes next. It has no clock: the caller
-// says when a step begins, is told how long it takes, and says when it is over. The one that serves real requests and
-// the one that plays them on a virtual clock drive the same object.
+// One instance of a model as a state machine: what it holds, which step it takes next, and how much it has to do. It
+// has no clock: the caller says when a step begins, is told how long it takes, and says when it is over. The one that
+// serves real requests and the one that plays them on a virtual clock drive the same object.
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "sched/kv_size.h"
 #include "sched/ledger.h"
 #include "sched/policy.h"
 #include "sched/request.h"
@@ -20,20 +21,6 @@ namespace hetero::sched {
 
 enum class Role : std::uint8_t { both, prefill, decode };
 [[nodiscard]] std::string_view role_name(Role role) noexcept;  // "both"
-
-// How much KV a request has. Layers with a window keep its last tokens only.
-struct KvSize {
-    double bytes_per_token = 0;   // of all layers together
-    double sliding_fraction = 0;  // of these bytes, in layers with a window
-    std::uint32_t window = 0;
-
-    // Tokens' worth of bytes that `tokens` take.
-    [[nodiscard]] double context(double tokens) const noexcept {
-        if (window == 0) return tokens;
-        return (1 - sliding_fraction) * tokens + sliding_fraction * std::min(tokens, static_cast<double>(window));
-    }
-    [[nodiscard]] double bytes(double tokens) const noexcept { return bytes_per_token * context(tokens); }
-};
 
 struct WorkerConfig {
     Role role = Role::both;
@@ -80,9 +67,9 @@ public:
     [[nodiscard]] bool busy() const noexcept { return busy_; }
     // Prompts whose prefill began with the step under way.
     [[nodiscard]] const std::vector<RequestId>& started() const noexcept { return outcome_.started; }
-    // Seconds of prefill that wait here, about; and sequences that decode.
-    [[nodiscard]] double backlog_s() const noexcept { return backlog_s_; }
-    [[nodiscard]] std::size_t sequences() const noexcept { return sequences_ + joining_.size(); }
+    // Seconds until the prompt of a request that comes at `now_s` would be done here, about: the rest of the step under
+    // way, prompts that wait, its own, and sequences that decode meanwhile. The request goes where this is least.
+    [[nodiscard]] double load_s(const Request& request, double now_s) const noexcept;
     [[nodiscard]] double context_tokens() const noexcept { return context_tokens_; }
     [[nodiscard]] const Ledger& ledger() const noexcept { return ledger_; }
     [[nodiscard]] const WorkerConfig& config() const noexcept { return config_; }
@@ -109,8 +96,8 @@ private:
     };
     void join(const Joining& sequence);
     [[nodiscard]] std::uint64_t bytes_of(const Request& request) const noexcept;
-    [[nodiscard]] double fetch_s(const Prompt& prompt) const noexcept;  // of one that has not started
-    [[nodiscard]] double prefill_estimate_s(const Prompt& prompt) const noexcept;
+    [[nodiscard]] double fetch_s(const Prompt& prompt) const noexcept;  // 0 once it has started
+    [[nodiscard]] double left_s(const Prompt& prompt) const noexcept;   // of its prefill
     void order_queue();
     bool admit(Prompt& prompt);
     double take_prompts(const Choice& choice, bool decode);
@@ -121,7 +108,8 @@ private:
     std::priority_queue<Leaving, std::vector<Leaving>, std::greater<>> leaving_;
     std::vector<Joining> joining_;  // while a step is under way
     std::size_t sequences_ = 0;
-    double context_tokens_ = 0, growth_ = 0, backlog_s_ = 0;
+    double context_tokens_ = 0, growth_ = 0;
+    double backlog_s_ = 0, step_ends_s_ = 0;  // what is left of the prompts in the queue; of the step under way
     std::uint64_t steps_ = 0;
     bool busy_ = false, prompts_turn_ = false;
     double turn_began_s_ = 0;

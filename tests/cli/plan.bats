@@ -44,6 +44,10 @@ END
   for key in tool version schema reasons plans capacity_per_s binding usd_per_million_tokens energy_j_per_token_unknown; do
     grep -q "\"$key\":" <<<"$output"
   done
+  run --separate-stderr hetero-plan -m "$tiny" --hw a.toml --machines 2 --link 10 --prompt 100 --output 10 --ttft 1s --itl 1s
+  [ "$status" -eq 0 ]
+  grep -qE '^  kind .* left .* left .* link, MB link, ms USD/Mtok +J/token +bound by' <<<"$output"
+  [ "$(grep -E '^[* ] split' <<<"$output" | awk '{print NF > "/dev/null"; print ($4 > 0 && $7 > 0 && $10 > 0)}' | sort -u)" = 1 ]
   run --separate-stderr hetero-plan -m "$tiny" --hw a.toml --prompt 100 --output 10 --explain
   [ "$status" -eq 0 ]
   grep -q '^COLOCATE' <<<"$output"
@@ -189,6 +193,74 @@ END
   [ "$(json_value codec <<<"$output")" = '"int8"' ]
   sed -i 's/^wire/wrie/' plan.toml
   refuses 3 "'wrie' is no key" kv-quantize state.h5 --plan plan.toml -o again.h5
+}
+
+@test "recorded machines stand in for real ones" {
+  config() { # HIDDEN FFN LAYERS HEADS KV-HEADS
+    printf '{"model_type":"llama","hidden_size":%d,"intermediate_size":%d,"num_hidden_layers":%d,"num_attention_heads":%d,"num_key_value_heads":%d,"head_dim":128,"vocab_size":128256,"max_position_embeddings":131072,"rms_norm_eps":1e-5,"rope_theta":500000.0,"hidden_act":"silu","tie_word_embeddings":false,"torch_dtype":"bfloat16"}' "$@"
+  }
+  config 4096 14336 32 32 8 >8b.json
+  config 8192 28672 80 64 8 >70b.json
+  hw=$HETERO_TESTDATA/hw
+  verdict() { # VERDICT ARGUMENT...
+    local wanted=$1
+    shift
+    run --separate-stderr hetero-plan "$@" --json
+    [ "$(json_value verdict <<<"$output")" = "\"$wanted\"" ] || { echo "$* gave $(json_value verdict <<<"$output"), not $wanted" >&2; return 1; }
+  }
+  verdict COLOCATE -m 8b.json --dtype int4 --hw "$hw/laptop-cpu.toml" --prompt 512 --output 128
+  verdict REFUSE -m 70b.json --hw "$hw/laptop-cpu.toml" --prompt 512 --output 128
+  verdict COLOCATE -m 8b.json --dtype bf16 --hw "$hw/two-socket-server.toml" --prompt 1024 --output 128 --ttft 5s --itl 200ms --rate 0.1
+  verdict COLOCATE -m 8b.json --dtype bf16 --hw "$hw/h200-node.toml" --prompt 2048 --output 256 --ttft 2s --itl 50ms --rate 1
+  verdict SPLIT-UNVERIFIED -m 8b.json --dtype bf16 --hw "$hw/mixed-fleet.toml" --prompt 16384 --output 512 --ttft 5s --itl 8ms --rate 2
+  [ "$(grep -c 'specified' <<<"$output")" -gt 0 ]
+}
+
+@test "several instances are an array of jobs that share the prompts" {
+  machine a 10 1 >a.toml
+  run --separate-stderr hetero-plan -m "$tiny" --hw a.toml --prompt 5 --output 4 --json
+  rate=$(json_value capacity_per_s <<<"$output")
+  hetero-plan -m "$tiny" --hw a.toml --machines 3 --prompt 5 --output 4 --rate "$(awk "BEGIN {print 2.5 * $rate}")" \
+    --emit slurm --emit-file job.sh -o plan.toml -q
+  grep -q '^instances = 3' plan.toml
+  grep -q '^#SBATCH --array=0-2$' job.sh
+  bash -n job.sh
+  for i in 1 2 3 4 5; do echo "{\"id\": \"p$i\", \"tokens\": [1, 2, $i]}"; done >prompts.jsonl
+  for part in 0 1 2; do
+    SLURM_JOB_ID=7$part SLURM_ARRAY_TASK_ID=$part PROMPTS=prompts.jsonl bash job.sh
+  done
+  [ "$(cat results.7?.json | grep -oE '"p[1-5]"' | sort | tr -d '\n')" = '"p1""p2""p3""p4""p5"' ]
+  [ "$(grep -oE '"p[1-5]"' results.71.json | tr -d '\n')" = '"p1""p4"' ]
+  # As many tokens as were planned, the first of them from prefill.
+  grep -q '^first_token = "prefill"' plan.toml
+  [ "$(grep -c '"ttft_ms"' first-tokens.71.json)" -eq 2 ]
+  grep -q -- ' -n 3 --json' job.sh
+}
+
+@test "only forms with a certificate are planned where one is given" {
+  machine a 1000 100 >a.toml
+  plan() { hetero-plan -m "$tiny" --hw a.toml --machines 2 --link 0.001 --prompt 100 --output 10 --kv-dtype int8 --kv-dtype fp8_e4m3fn --rows 100 "$@"; }
+  run --separate-stderr plan --json
+  [ "$status" -eq 0 ]
+  grep -q '"kv_wire": "fp8_e4m3fn' <<<"$output"
+  grep -q '"kv_certified": false' <<<"$output"
+  hetero-prefill -m "$tiny" --tokens "$(seq -s, 1 40)" -o a.h5 -q
+  kv-quantize a.h5 --dtype int8 -o b.h5 -q
+  kv-verify a.h5 b.h5 -m "$tiny" --steps 8 --epsilon 0.5 --report pass.json -q
+  run --separate-stderr plan --certificate pass.json --json
+  [ "$status" -eq 0 ]
+  grep -q '"kv_wire": "int8:token"' <<<"$output"
+  [ "$(grep -c '"kv_certified": false' <<<"$output")" -eq 0 ]
+  grep -q 'fp8_e4m3fn.* is not what pass.json certifies: left out' <<<"$stderr"
+  kv-verify a.h5 b.h5 --epsilon 10 --report elements.json -q
+  refuses 3 'predictions were not compared' plan --certificate elements.json
+  run kv-verify a.h5 b.h5 -m "$tiny" --steps 8 --epsilon 1e-9 --report fails.json -q
+  refuses 3 'did not pass a bound' plan --certificate fails.json
+  sed 's/"arch_digest": "./&0/' pass.json >other.json
+  refuses 3 'is of another model: arch_digest' plan --certificate other.json
+  echo '{"tool": "kv-send"}' >none.json
+  refuses 3 'no report of kv-verify' plan --certificate none.json
+  refuses 3 'a precision plan lacks' plan --certificate a.toml
 }
 
 @test "a configuration is enough for a model" {

@@ -19,6 +19,13 @@ load helper
   [ "$online" -ge "$whole" ]
 }
 
+@test "what was not measured is null with a reason: stages without a model, those of GPUs" {
+  run --separate-stderr hw-probe --describe --json
+  [ "$status" -eq 0 ]
+  grep -q '"stages": null,' <<<"$output"
+  grep -q '"stages_unknown": "no model was given (--model)"' <<<"$output"
+}
+
 @test "JSON, TOML and text" {
   run --separate-stderr hw-probe --quick --toml
   [ "$status" -eq 0 ]
@@ -139,6 +146,26 @@ TOML
   run --separate-stderr hw-probe check --for fits.toml --machine l40s --json  # this machine in its place
   [ "$status" -eq 1 ]
   grep -q 'no executable path: fp8_e4m3fn' <<<"$output"
+}
+
+@test "check: every host of a stage and every further kind of machine, each by its own part" {
+  fleet=$HETERO_TESTDATA/hw/mixed-fleet.toml
+  deployment fp8_e4m3fn 2 | sed 's/^machine = "l40s"/machine = "a kind"\nhosts = ["l40s", "cpu"]/' >hosts.toml
+  run --separate-stderr hw-probe check --for hosts.toml --hw "$fleet"
+  [ "$status" -eq 0 ]
+  [ "$(grep -E '^[a-z0-9]+:$' <<<"$output" | tr -d '\n')" = l40s:cpu:h200: ]
+  [ "$(grep -cE '^ok +precision +runs: fp8_e4m3fn weights$' <<<"$output")" -eq 1 ]
+  [ "$(grep -cE '^warn +precision +not measured: fp8_e4m3fn weights$' <<<"$output")" -eq 1 ]
+  grep -qE '^warn +link +cpu to h200: 25 GB/s, KV asks for 10' <<<"$output"
+  refuses 2 'the plan is for l40s and cpu and h200' hw-probe check --for hosts.toml --hw "$fleet" --machine 'a kind'
+  { deployment bf16 2 | sed '/^\[kv\]/,$d'
+    printf '[[more]]\nmachine = "cpu"\nmachines = 1\ninstances = 1\ntp = 1\ndtype = "int4"\nweight_bytes = 9e12\nrole = "prefill"\n'
+    deployment bf16 2 | sed -n '/^\[kv\]/,$p'; } >more.toml
+  run --separate-stderr hw-probe check --for more.toml --hw "$fleet" --machine cpu
+  [ "$status" -eq 1 ]
+  grep -qE '^ok +precision +runs: int4 weights' <<<"$output"
+  grep -qE '^warn +link +cpu to h200: 25 GB/s' <<<"$output"
+  grep -qE '^fail +memory .*weights take 8.2 TiB' <<<"$output"
 }
 
 @test "check refuses what does not fit together" {

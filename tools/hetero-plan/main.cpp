@@ -71,8 +71,8 @@ int main(int argc, char** argv) {
     table.text("--decode-dtype", "LIST", &options.decode_dtype, "the same for --hw-decode").setting = true;
     table.texts("--kv-dtype", "SPEC", &options.kv_dtypes, "a codec of KV to try besides f16; may be repeated");
     table
-        .text("--certificate", "PLAN", &options.certificate,
-              "a plan of kv-calibrate: forms of KV that it does not certify drop out")
+        .text("--certificate", "FILE", &options.certificate,
+              "of kv-verify or kv-calibrate: forms of KV that it does not certify drop out")
         .completion = Completion::file;
     table.choice("--first-token", &options.first_token, {"auto", "prefill", "decode"}, "who emits the first token")
         .setting = true;

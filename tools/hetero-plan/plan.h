@@ -6,6 +6,7 @@
 
 #include "common/tool.h"
 #include "plan/search.h"
+#include "plan/shape.h"
 #include "plan/verdict.h"
 
 namespace hetero::tool {
@@ -32,6 +33,11 @@ struct Stated {
     std::string certificate;  // as given; empty: none
 };
 Result<Stated> state_problem(Tool& tool, const PlanOptions& options);
+
+// Forms of KV (forms.cpp): a codec as decoders keep it, or for the link alone; and those that a certificate allows, a
+// plan of kv-calibrate or a report of kv-verify. The others are left out, with a note.
+Result<plan::KvFormat> format_of(const plan::ModelShape& shape, const std::string& text);
+Status add_certificate(Tool& tool, const plan::DescribedModel& model, const std::string& path, plan::Problem& problem);
 
 // For people, and for --json (report.cpp).
 std::string plan_table(const plan::Problem& problem, const plan::SearchResult& result, const plan::Decision& decision,

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cmath>
 #include <map>
 
 #include "base/errno_text.h"
@@ -113,7 +114,7 @@ Result<std::string> plan_plot(const plan::Problem& problem, const plan::SearchRe
     std::sort(all.begin(), all.end(), [](const Point& a, const Point& b) {
         return a.itl_ms != b.itl_ms ? a.itl_ms < b.itl_ms : a.throughput > b.throughput;
     });
-    std::string script = "set terminal svg size 1200,520 dynamic enhanced background rgb 'white'\nset key left top\n";
+    std::string script = "set terminal svg size 1200,520 dynamic enhanced background rgb 'white'\n";
     for (const auto& [name, points] : kinds) {
         script += fmt::format("${} << E\n", block_name(name));
         for (const Point& point : points) script += fmt::format("{} {}\n", point.itl_ms, point.throughput);
@@ -135,21 +136,27 @@ Result<std::string> plan_plot(const plan::Problem& problem, const plan::SearchRe
         script += fmt::format("{} {} {}\n", rate, figures.ttft_p99_s * 1e3, figures.itl_p99_s * 1e3);
     }
     script += fmt::format(
-        "E\nset multiplot layout 1,2\nset logscale x\nset key bottom right\nset xlabel 'between tokens, median, "
-        "ms'\nset ylabel 'output tokens/s per "
-        "{}'\nset "
-        "grid\nplot "
-        "$front with steps dt 2 lc rgb '#888888' title 'Pareto front'",
+        "E\nset multiplot layout 1,2\nset grid\nset key below\nset logscale x\nset xlabel 'between tokens, median, ms' "
+        "offset 0,0.6\nset ylabel 'output tokens/s per {}'\nplot $front with steps dt 2 lc rgb '#888888' title 'Pareto "
+        "front'",
         priced ? "USD an hour" : "machine");
     for (const auto& [name, points] : kinds) {
         script += fmt::format(", ${} with points pt 7 title '{}'", block_name(name), name);
     }
+    script += "\nunset logscale x\nset logscale y\nset ylabel '99th percentile, ms'\n";
+    // Where the knee is: what the goals are, and the rate up to which they are kept.
+    for (const auto& [goal_s, color] : {std::pair{problem.goals.ttft_s, 1}, {problem.goals.itl_s, 2}})
+        if (std::isfinite(goal_s))
+            script += fmt::format("set arrow from graph 0, first {0} to graph 1, first {0} nohead dt 2 lc {1}\n",
+                                  goal_s * 1e3, color);
+    if (problem.goals.any() && shown.goodput_per_s > 0)
+        script += fmt::format("set arrow from first {0}, graph 0 to first {0}, graph 1 nohead dt 2 lc rgb '#888888'\n",
+                              shown.goodput_per_s);
     script += fmt::format(
-        "\nunset logscale x\nset xlabel 'requests/s, {}'\nset ylabel '99th percentile, ms'\nset logscale y\nset key "
-        "left top\nplot $knee "
-        "using 1:2 with linespoints pt 7 title 'first token', $knee using 1:3 with linespoints pt 5 title 'between "
-        "tokens'\nunset multiplot\n",
-        kind_name(shown.kind));
+        "set xlabel 'requests/s, {}{}' offset 0,0.6\nplot $knee using 1:2 with linespoints pt 7 lc 1 title 'first "
+        "token', $knee "
+        "using 1:3 with linespoints pt 5 lc 2 title 'between tokens'\nunset multiplot\n",
+        kind_name(shown.kind), problem.goals.any() ? "; dashed: goals, goodput" : "");
     return gnuplot(script);
 }
 

@@ -7,7 +7,6 @@
 #include "base/printable.h"
 #include "base/units.h"
 #include "hw/profile.h"
-#include "kv/precision_plan.h"
 #include "plan.h"
 #include "plan/fleet.h"
 #include "plan/trace.h"
@@ -32,7 +31,9 @@ Result<hw::Device> device_of(const hw::Machine& machine, const std::string& want
     if (machine.gpus.size() > 1)
         return fail(Errc::bad_input, "machine {} has GPUs of {} kinds: give them profiles of their own", machine.name,
                     machine.gpus.size());
-    return machine.gpus.front();
+    hw::Device device = machine.gpus.front();
+    if (device.codecs.empty()) device.codecs = machine.cpu.codecs;  // its host converts KV
+    return device;
 }
 
 // Weights as they are stored, where the device has a path for them; of a configuration alone the first of the usual
@@ -46,11 +47,11 @@ std::vector<std::string> dtypes_of(const hw::Device& device, const plan::ModelSh
     return there.empty() ? std::vector<std::string>{"bf16"} : std::vector<std::string>{there.front()};
 }
 
-// What the profile's machine took for these very weights.
-std::optional<plan::StageProfile> measured_stages(const hw::Machine& machine, const plan::DescribedModel& model) {
+// What the profile's device took for these very weights.
+std::optional<plan::StageProfile> measured_stages(const hw::Device& device, const plan::DescribedModel& model) {
     if (model.model == nullptr) return std::nullopt;
     const std::string digest = to_hex(model.model->weights_digest);
-    for (const plan::StageProfile& stages : machine.stages)
+    for (const plan::StageProfile& stages : device.stages)
         if (stages.weights_digest == digest) return stages;
     return std::nullopt;
 }
@@ -109,8 +110,8 @@ Result<plan::Side> side_of(const plan::MachineKind& kind, const hw::Profile& fle
     const std::string stages = first ? options.stages : second ? options.stages_decode : std::string();
     if (!stages.empty()) {
         HETERO_TRY(side.stages, plan::read_stage_profile(stages));
-    } else if (!side.device.gpu) {
-        side.stages = measured_stages(machine, model);
+    } else {
+        side.stages = measured_stages(side.device, model);
     }
     return side;
 }
@@ -152,70 +153,6 @@ void add_links(const hw::Profile& fleet, const std::vector<plan::MachineKind>& k
         if (!best || (slowest ? rates.bytes_per_s < best->bytes_per_s : rates.bytes_per_s > best->bytes_per_s))
             best = rates;
     }
-}
-
-Result<plan::KvFormat> format_of(const plan::ModelShape& shape, const std::string& text) {
-    HETERO_TRY(const quant::Spec spec, quant::parse_spec(text));
-    plan::KvFormat format;
-    format.name = quant::to_text(spec);
-    format.codec = spec.codec;
-    format.quantized = quant::find_codec(spec.codec)->quantized();
-    format.attention_dtype = format.quantized ? spec.codec : "f16";
-    HETERO_TRY(format.bytes_per_token, plan::kv_bytes_per_token(shape, spec, spec));
-    return format;
-}
-
-// The plan itself as a form, and which of the others it certifies.
-Status add_certificate(Tool& tool, const plan::DescribedModel& model, const std::string& path, plan::Problem& problem) {
-    HETERO_TRY(const kv::PrecisionPlan precision, kv::read_precision_plan(path));
-    if (model.model != nullptr) {
-        kv::Identity identity;
-        identity.arch_digest = model.model->arch_digest;
-        identity.lineage = model.model->lineage;
-        identity.weights_digest = model.model->weights_digest;
-        identity.n_layers = model.shape.n_layers;
-        identity.head_dim_k = model.shape.head_dim_k;
-        identity.head_dim_v = model.shape.head_dim_v;
-        HETERO_CHECK(kv::check_plan(precision, path, identity));
-        if (!kv::same_weights(precision, identity))
-            tool.note("{}: calibrated with other weights of the same source; its figures are theirs", path);
-    } else if (precision.k.size() != model.shape.n_layers) {
-        return fail(Errc::bad_input, "{}: the plan has {} layers, the model {}", path, precision.k.size(),
-                    model.shape.n_layers);
-    } else {
-        tool.note("{}: without weights it cannot be told whether it is of this model", path);
-    }
-    const bool passed = precision.gate && precision.gate->passed && precision.held_out;
-    if (!passed)
-        return fail(Errc::bad_input, "{}: is no certificate: it {}; calibrate with --epsilon and --held-out", path,
-                    !precision.gate           ? "holds no gate"
-                    : !precision.gate->passed ? "did not pass its gate"
-                                              : "was checked on no held-out text");
-    plan::KvFormat format;
-    format.name = "plan";
-    format.quantized = format.certified = true;
-    format.codec = precision.k.front().codec;
-    // Sinks and window are counted in the figure, as of the states that were measured.
-    format.bytes_per_token = precision.bits_per_value / 8 * model.shape.n_layers * model.shape.n_kv_heads *
-                             (double{1} * model.shape.head_dim_k + model.shape.head_dim_v);
-    const bool uniform = std::all_of(precision.k.begin(), precision.k.end(),
-                                     [&](const auto& spec) { return spec == precision.k.front(); }) &&
-                         precision.v == precision.k;
-    std::vector<plan::KvFormat> kept{problem.formats.front()};
-    for (plan::KvFormat& other : problem.formats) {
-        if (!other.quantized) continue;
-        if (uniform && precision.sinks == 0 && precision.window == 0 &&
-            quant::to_text(precision.k.front()) == other.name) {
-            other.certified = true;
-            kept.push_back(other);
-        } else {
-            tool.note("KV as {} is not what {} certifies: left out", other.name, path);
-        }
-    }
-    problem.formats = std::move(kept);
-    format.wire_only = true;
-    problem.formats.push_back(std::move(format));
-    return {};
 }
 
 Status add_work(const PlanOptions& options, plan::Problem& problem) {
@@ -304,9 +241,7 @@ Result<Stated> state_problem(Tool& tool, const PlanOptions& options) {
         }
     }
     add_links(fleet, kinds, options, problem);
-    HETERO_TRY(plan::KvFormat plain, format_of(model.shape, "f16"));
-    plain.certified = true;
-    problem.formats.push_back(std::move(plain));
+    HETERO_TRY(problem.formats.emplace_back(), format_of(model.shape, "f16"));
     for (const std::string& text : options.kv_dtypes) {
         HETERO_TRY(plan::KvFormat format, format_of(model.shape, text));
         if (format.name != "f16") problem.formats.push_back(std::move(format));

@@ -162,6 +162,11 @@ std::string ms_text(double seconds) {
     return std::abs(ms) >= 1000 ? fmt::format("{:.0f}", ms) : fmt::format("{:.4g}", ms);
 }
 
+// What is left of a goal at the percentile that is to keep it.
+std::string left_text(double goal_s, double value_s) {
+    return std::isfinite(goal_s) ? ms_text(goal_s - value_s) : std::string("-");
+}
+
 std::string goal_text(double seconds) { return std::isfinite(seconds) ? ms_text(seconds) + " ms" : std::string("any"); }
 
 }  // namespace
@@ -203,9 +208,10 @@ std::string plan_table(const plan::Problem& problem, const plan::SearchResult& r
         load.rate_per_s ? fmt::format("{:.4g} requests/s", *load.rate_per_s)
                         : std::string("at 80 % of what it carries"),
         goal_text(problem.goals.ttft_s), goal_text(problem.goals.itl_s), problem.goals.attainment * 100);
-    out += fmt::format("  {:<13} {:>8} {:>8} {:>8} {:>8} {:>9} {:>7} {:>9} {:>9} {:>8}  {:<38} {}\n", "kind",
-                       "TTFT p50", "p99, ms", "ITL p50", "p99, ms", "good, 1/s", "att., %", "link, ms", "USD/Mtok",
-                       "J/token", "bound by", "deployment");
+    constexpr auto row =
+        "{} {:<13} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>9} {:>7} {:>8} {:>8} {:>8} {:>8}  {:<38} {}\n";
+    out += fmt::format(row, " ", "kind", "TTFT p50", "p99, ms", "left", "ITL p50", "p99, ms", "left", "good, 1/s",
+                       "att., %", "link, MB", "link, ms", "USD/Mtok", "J/token", "bound by", "deployment");
     for (std::size_t i = 0; i < std::min(rows, result.candidates.size()); ++i) {
         const plan::Candidate& candidate = result.candidates[i];
         if (!candidate.figures) {
@@ -215,17 +221,21 @@ std::string plan_table(const plan::Problem& problem, const plan::SearchResult& r
         }
         const plan::Figures& figures = *candidate.figures;
         const auto usd = usd_per_million(problem, candidate), joule = joule_per_token(problem, candidate);
-        out += fmt::format("{} {:<13} {:>8} {:>8} {:>8} {:>8} {:>9.4g} {:>7.1f} {:>9} {:>9} {:>8}  {:<38} {}\n",
-                           decision.chosen == i ? "*" : " ", kind_name(candidate.kind), ms_text(figures.ttft_p50_s),
-                           ms_text(figures.ttft_p99_s), ms_text(figures.itl_p50_s), ms_text(figures.itl_p99_s),
-                           candidate.goodput_per_s, figures.attainment * 100,
-                           is_split(candidate.kind) ? ms_text(candidate.transfer_alone_s) : "-",
-                           usd ? fmt::format("{:.4g}", *usd) : "?", joule ? fmt::format("{:.4g}", *joule) : "?",
-                           candidate.binding, describe(problem, candidate));
+        const bool split = is_split(candidate.kind);
+        out += fmt::format(
+            row, decision.chosen == i ? "*" : " ", kind_name(candidate.kind), ms_text(figures.ttft_p50_s),
+            ms_text(figures.ttft_p99_s), left_text(problem.goals.ttft_s, figures.ttft_goal_s),
+            ms_text(figures.itl_p50_s), ms_text(figures.itl_p99_s), left_text(problem.goals.itl_s, figures.tpot_goal_s),
+            fmt::format("{:.4g}", candidate.goodput_per_s), fmt::format("{:.1f}", figures.attainment * 100),
+            split ? fmt::format("{:.4g}", candidate.state_bytes / 1e6) : "-",
+            split ? ms_text(candidate.transfer_alone_s) : "-", usd ? fmt::format("{:.4g}", *usd) : "?",
+            joule ? fmt::format("{:.4g}", *joule) : "?", candidate.binding, describe(problem, candidate));
     }
     out +=
-        "\nTTFT, ITL: played on a virtual clock, from the profiles' rates. good: requests/s that keep the goals. link: "
-        "one state, bytes over rate and conversion.\nUSD/Mtok: machines' prices (--price) by output tokens, ? without. "
+        "\nTTFT, ITL: played on a virtual clock, from the profiles' rates. left: of the goals, for the last request "
+        "that "
+        "must keep them. good: requests/s that keep the goals.\nlink: one state, bytes over rate and conversion. "
+        "USD/Mtok: machines' prices (--price) by output tokens, ? without. "
         "J/token: power limits of the devices by output tokens, an upper bound; ? where no profile has one.\n";
     out += fmt::format("\n{}\n", verdict_name(decision.verdict));
     for (const std::string& line : decision.reasons) out += fmt::format("  {}\n", line);

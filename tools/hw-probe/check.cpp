@@ -6,17 +6,17 @@
 #include "base/toml.h"
 #include "hw/preflight.h"
 #include "plan/deploy.h"
+#include "quant/spec.h"
 
 namespace hetero::tool {
 namespace {
 
 constexpr std::size_t max_plan_bytes = 1U << 20;
 
-// "had:int4:token:g32" -> "int4". Of a plan for each layer ("plan") nothing is known here.
-std::string codec_name(std::string_view text) {
-    if (text.starts_with("had:")) text.remove_prefix(4);
-    const std::string_view name = text.substr(0, text.find(':'));
-    return name == "plan" ? "" : std::string(name);
+// Of a plan for each layer ("plan"), and of what is no codec, nothing is known here.
+std::string codec_name(const std::string& text) {
+    const auto spec = quant::parse_spec(text);
+    return spec ? spec->codec : std::string();
 }
 
 // A stage, or both, on machines of one kind.
@@ -54,6 +54,9 @@ hw::Demand demand_of(const plan::DeploymentPlan& plan, const std::string& name, 
             prefills = prefills || part.prefills;
             decodes = decodes || part.decodes;
             add(demand.dtypes, part.stage->dtype);
+            if (part.stage->weight_bytes > 0)
+                demand.weight_bytes =
+                    std::max(demand.weight_bytes.value_or(0), static_cast<std::uint64_t>(part.stage->weight_bytes));
             continue;
         }
         for (const std::string& other : part.names()) {

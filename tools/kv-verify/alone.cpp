@@ -26,28 +26,6 @@ std::string kinds_text(const kv::Header& header) {
     return text + ")";
 }
 
-// "int8:token", or where layers differ "int8:token (20 layers), int4:token (10 layers)", in the order of layers.
-std::string schemes_text(const std::vector<kv::Scheme>& schemes) {
-    std::vector<std::pair<std::string, std::size_t>> counts;
-    for (const kv::Scheme& scheme : schemes) {
-        std::string text = quant::to_text({scheme.codec, scheme.params});
-        if (scheme.sinks != 0) text += fmt::format(", {} sinks", scheme.sinks);
-        if (scheme.window != 0) text += fmt::format(", window {}", scheme.window);
-        const auto known =
-            std::find_if(counts.begin(), counts.end(), [&](const auto& one) { return one.first == text; });
-        if (known != counts.end()) {
-            ++known->second;
-        } else {
-            counts.emplace_back(std::move(text), 1);
-        }
-    }
-    if (counts.size() == 1) return counts.front().first;
-    std::string all;
-    for (const auto& [text, count] : counts)
-        all += fmt::format("{}{} ({} {})", all.empty() ? "" : ", ", text, count, count == 1 ? "layer" : "layers");
-    return all;
-}
-
 std::string shard_text(const kv::Header& header) {
     const kv::Shard& shard = header.shard;
     if (!header.is_shard()) return "";
@@ -79,6 +57,27 @@ Status check_scales(const kv::Source& source, std::size_t s, std::uint32_t layer
 }
 
 }  // namespace
+
+std::string schemes_text(const std::vector<kv::Scheme>& schemes) {
+    std::vector<std::pair<std::string, std::size_t>> counts;
+    for (const kv::Scheme& scheme : schemes) {
+        std::string text = quant::to_text({scheme.codec, scheme.params});
+        if (scheme.sinks != 0) text += fmt::format(", {} sinks", scheme.sinks);
+        if (scheme.window != 0) text += fmt::format(", window {}", scheme.window);
+        const auto known =
+            std::find_if(counts.begin(), counts.end(), [&](const auto& one) { return one.first == text; });
+        if (known != counts.end()) {
+            ++known->second;
+        } else {
+            counts.emplace_back(std::move(text), 1);
+        }
+    }
+    if (counts.size() == 1) return counts.front().first;
+    std::string all;
+    for (const auto& [text, count] : counts)
+        all += fmt::format("{}{} ({} {})", all.empty() ? "" : ", ", text, count, count == 1 ? "layer" : "layers");
+    return all;
+}
 
 Status verify_alone(Tool& tool, kv::Source& source) {
     const kv::Header& header = source.header();

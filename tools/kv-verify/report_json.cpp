@@ -1,5 +1,7 @@
 #include <cmath>
+#include <utility>
 
+#include "base/hash.h"
 #include "base/redact.h"
 #include "verify.h"
 
@@ -174,6 +176,12 @@ void add_to_report(Json& report, const Outcome& outcome, const VerifyOptions& op
         report["precision"] = options.model.precision_name();
         report["kv_dtype"] = options.kv_dtype;
     }
+    const kv::Identity& identity = outcome.candidate.identity;
+    report["identity"] = {{"arch_digest", to_hex(identity.arch_digest)},
+                          {"lineage", to_hex(identity.lineage)},
+                          {"weights_digest", to_hex(identity.weights_digest)}};
+    for (const auto& [name, header] : {std::pair{"format_a", &outcome.reference}, {"format_b", &outcome.candidate}})
+        report[name] = {{"k", schemes_text(header->k_schemes)}, {"v", schemes_text(header->v_schemes)}};
     report["floor"] = outcome.floor ? number(*outcome.floor) : Json(nullptr);
     Json& checks = report["checks"] = Json::array();
     for (const verify::Check& check : outcome.checks) {

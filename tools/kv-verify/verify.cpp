@@ -16,6 +16,7 @@ public:
 
     Status run(kv::Source& a, kv::Source& b) {
         out_.reference = a.header();
+        out_.candidate = b.header();
         if (loaded_ != nullptr) out_.tokenizer = loaded_->tokenizer;
         HETERO_CHECK(loaded_ == nullptr ? compare_elements(a, b) : compare_with_model(a, b));
         hold();

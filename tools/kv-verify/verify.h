@@ -37,7 +37,7 @@ Status verify_alone(Tool& tool, kv::Source& source);
 
 // All that a comparison of two states found.
 struct Outcome {
-    kv::Header reference;  // of A
+    kv::Header reference, candidate;  // of A and B
     kv::Comparison comparison;
     std::optional<verify::Report> drift;     // none without a model, nor between states that cannot be decoded alike
     std::optional<verify::Control> control;  // of fp16
@@ -67,6 +67,9 @@ void add_to_report(Json& report, const Outcome& outcome, const VerifyOptions& op
 [[nodiscard]] std::string token_text(const Outcome& outcome, TokenId token);
 // The steps with the largest E_p, at most `n`, the largest first.
 [[nodiscard]] std::vector<verify::Step> worst_steps(const verify::Report& report, std::size_t n);
+// "int8:token", or where layers differ "int8:token (20 layers), int4:token (10 layers)", in the order of layers
+// (alone.cpp).
+[[nodiscard]] std::string schemes_text(const std::vector<kv::Scheme>& schemes);
 // "heads swapped (0 and 2)".
 [[nodiscard]] std::string fault_text(const verify::Fault& fault);
 // "p99 |dp| is 0.02, allowed are 0.01; worst at ...".

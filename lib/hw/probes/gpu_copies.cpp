@@ -21,15 +21,13 @@ constexpr Field fields[] = {{"copies", "host_to_device_gb_per_s"},
                             {"copies", "pageable_device_to_host_gb_per_s"},
                             {"memory_bandwidth", "copy_gb_per_s"}};
 
-void put_all_unknown(Json& out, const std::string& reason) {
-    for (const auto& [section, name] : fields) put_unknown(out[section], name, reason);
-}
-
 }  // namespace
 
-void put_copies(const Library& driver, int device, bool measure, double budget_s, Json& out) {
-    out["copies"] = out["memory_bandwidth"] = Json::object();
-    if (!measure) return put_all_unknown(out, not_measured);
+void put_no_copies(Json& out, const std::string& why_not) {
+    for (const auto& [section, name] : fields) put_unknown(out[section], name, why_not);
+}
+
+void put_copies(const Library& driver, int device, double budget_s, Json& out) {
     auto* retain = driver.symbol<DevicePrimaryCtxRetain>("cuDevicePrimaryCtxRetain");
     auto* set_current = driver.symbol<CtxSetCurrent>("cuCtxSetCurrent");
     auto* synchronize = driver.symbol<CtxSynchronize>("cuCtxSynchronize");
@@ -39,14 +37,14 @@ void put_copies(const Library& driver, int device, bool measure, double budget_s
     auto* to_host = driver.symbol<MemcpyDtoH>("cuMemcpyDtoH_v2");
     auto* within = driver.symbol<MemcpyDtoD>("cuMemcpyDtoD_v2");
     if (!retain || !set_current || !synchronize || !allocate || !allocate_host || !to_device || !to_host || !within)
-        return put_all_unknown(out, "libcuda.so.1 lacks its functions");
+        return put_no_copies(out, "libcuda.so.1 lacks its functions");
     DeviceContext context = nullptr;
     Pointer a = 0, b = 0;
     void* pinned = nullptr;
     if (const int code = retain(&context, device); code != 0 || set_current(context) != 0)
-        return put_all_unknown(out, fmt::format("no context on the device: error {}", code));
+        return put_no_copies(out, fmt::format("no context on the device: error {}", code));
     if (allocate(&a, copy_bytes) != 0 || allocate(&b, copy_bytes) != 0 || allocate_host(&pinned, copy_bytes, 0) != 0)
-        return put_all_unknown(out, "too little memory on the device, or too little that may be pinned");
+        return put_no_copies(out, "too little memory on the device, or too little that may be pinned");
     const Aligned<std::byte> pageable(copy_bytes);
     std::memset(pageable.data(), 1, copy_bytes);
     std::memset(pinned, 2, copy_bytes);
@@ -65,7 +63,7 @@ void put_copies(const Library& driver, int device, bool measure, double budget_s
     put_rate(fields[4], 2 * bytes, [&] { return within(b, a, copy_bytes); });
     // What came back through the device is what was sent to it.
     if (std::memcmp(pageable.data(), pinned, copy_bytes) != 0 || static_cast<const char*>(pinned)[0] != 2)
-        return put_all_unknown(out, "what comes back from the device differs from what was sent");
+        return put_no_copies(out, "what comes back from the device differs from what was sent");
     out["copies"]["method"] = fmt::format("{} bytes at a time, one direction at a time; best copy", copy_bytes);
     out["memory_bandwidth"]["method"] =
         fmt::format("copies of {} bytes within the device, read and written", copy_bytes);

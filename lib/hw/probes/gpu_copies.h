@@ -7,6 +7,7 @@ namespace hetero::hw {
 
 // Adds `copies` and `memory_bandwidth` to what is known of a device. To be called in a child process: it makes a
 // context, which it leaves to the end of the process.
-void put_copies(const Library& driver, int device, bool measure, double budget_s, Json& out);
+void put_copies(const Library& driver, int device, double budget_s, Json& out);
+void put_no_copies(Json& out, const std::string& why_not);
 
 }  // namespace hetero::hw

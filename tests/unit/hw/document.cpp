@@ -93,6 +93,8 @@ TEST_CASE("this machine without measuring: reasons, and the same content as TOML
     CHECK(document["memory"]["memory_available_bytes"] <= document["memory"]["memory_total_bytes"]);
     CHECK(document["memory_bandwidth"]["rates_unknown"] == "not measured: measuring was turned off");
     CHECK(document["disk"]["free_bytes"] <= document["disk"]["total_bytes"]);
+    CHECK(document["stages"].is_null());
+    CHECK(document["stages_unknown"] == "no model was given (--model)");
     for (const char* side : {"nvml", "cuda"}) {
         const Json& devices = document["gpus"][side]["devices"];
         CHECK((devices.is_array() || !document["gpus"][side]["devices_unknown"].get<std::string>().empty()));

@@ -1,7 +1,11 @@
-// Sound profiles with bytes changed, cut out or put in, and keys misspelt: each is read or refused in one line.
+// Sound profiles with bytes changed, cut out or put in: each is read or refused in one line. With a key misspelt:
+// refused, and the nearest one named.
 #include <random>
 
+#include "base/toml.h"
 #include "hw/profile.h"
+#include "support/golden.h"
+#include "support/misspelt.h"
 #include "unit/hw/support.h"
 
 using namespace hetero;
@@ -63,6 +67,34 @@ TEST_CASE("damaged profiles are read or refused") {
     }
     CHECK(read > 0);
     CHECK(refused > 1000);
+}
+
+TEST_CASE("any key misspelt is refused, and the nearest one named") {
+    const Recording root;
+    write_host(root);
+    hw::ProbeOptions options;
+    options.root = root.path();
+    const hw::ProfileTexts texts = profile(options);
+    const auto fleet = read_text_file(testdata("hw/mixed-fleet.toml"), 1U << 20, "fleet");
+    REQUIRE(fleet.has_value());
+    std::size_t slips = 0, found = 0;
+    const auto look = [&](const std::string& sound, const char* before, const char* after) {
+        REQUIRE(hw::parse_profile(sound, "sound").has_value());
+        for (const auto& [key, text] : misspelt(sound, before, after, 8)) {
+            CAPTURE(key);
+            const auto result = hw::parse_profile(text, "slip");
+            REQUIRE_FALSE(result.has_value());
+            CHECK(result.error().code == Errc::bad_input);
+            CHECK(result.error().message.find("; the nearest one is '") != std::string::npos);
+            ++slips;
+            if (result.error().message.find("nearest one is '" + key + "'") != std::string::npos) ++found;
+        }
+    };
+    look(texts.json, "\"", "\": ");
+    look(texts.toml, "\n", " = ");
+    look(*fleet, "\n", " = ");
+    CHECK(slips > 200);
+    CHECK(found > slips * 9 / 10);  // some slips are as near to another key
 }
 
 TEST_CASE("deep nesting is refused") {

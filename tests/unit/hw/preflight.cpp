@@ -61,6 +61,8 @@ encode_gb_per_s = 2
     CHECK(lacking.found == "no executable path: fp8_e4m3fn weights (no kernel)");
     demand.gpu = true;
     CHECK(check_of(profile, "precision", demand).result == Fitness::warn);  // no GPU whose kernels are known
+    demand.dtypes = demand.kv_dtypes = {};
+    CHECK(check_of(profile, "precision", demand).result == Fitness::ok);  // what is on the link the host converts
 }
 
 TEST_CASE("driver: the library belongs to the driver") {
@@ -119,6 +121,26 @@ TEST_CASE("memory, pinned memory and /dev/shm") {
     CHECK(check_of(machine_of("[memory]\nmemory_available_bytes = 599999999"), "memory", demand).result ==
           Fitness::fail);
     CHECK(check_of(machine_of(""), "memory", demand).result == Fitness::warn);
+
+    // Weights on the host, or on a GPU.
+    demand.weight_bytes = 7'500'000'000;
+    const auto host = check_of(machine_of("[memory]\nmemory_available_bytes = 8000000000"), "memory", demand);
+    CHECK(host.result == Fitness::fail);
+    CHECK(host.found.find("weights take") != std::string::npos);
+    demand.weight_bytes = 5'000'000'000;
+    CHECK(check_of(machine_of("[memory]\nmemory_available_bytes = 8000000000"), "memory", demand).result ==
+          Fitness::ok);
+    const auto with_gpu = [](const char* bytes) {
+        return machine_of(
+            fmt::format("[memory]\nmemory_available_bytes = 4000000000\n[[gpus.cuda.devices]]\nname = "
+                        "\"G\"\nmemory_total_bytes = {}\n",
+                        bytes));
+    };
+    demand.gpu = true;
+    CHECK(check_of(with_gpu("6000000000"), "memory", demand).result == Fitness::ok);
+    CHECK(check_of(with_gpu("4000000000"), "memory", demand).result == Fitness::fail);
+    demand.gpu = false;
+    demand.weight_bytes.reset();
 
     const std::string active = "[[fabric.rdma_ports]]\nstate = \"4: ACTIVE\"\n",
                       down = "[[fabric.rdma_ports]]\nstate = \"1: DOWN\"\n",

@@ -145,7 +145,7 @@ TEST_CASE("a key that profiles do not have is refused, and the nearest one named
     CHECK(refusal(R"({"profile_schema": 2, "compute": {"rates": [{"dtype": "f32", "gemm_gflops_per_s": 5}]}})") ==
           "node.toml: compute.rates[0].gemm_gflops_per_s: profiles have no such key; the nearest one is "
           "'gemm_gflop_per_s'");
-    CHECK(refusal("profile_schema = 2\nmemroy_unknown = \"?\"\n").find("'memory'") != std::string::npos);
+    CHECK(refusal("profile_schema = 2\nmemroy_unknown = \"?\"\n").find("'memory_unknown'") != std::string::npos);
 }
 
 TEST_CASE("what is not known is no figure, and no figure is 0") {
@@ -252,8 +252,8 @@ step_seconds = 0.004
     const hw::Profile profile = parsed(text);
     CHECK(profile.quick);
     CHECK(profile.machines.at(0).cpu.power_limit_w == 350.5);
-    REQUIRE(profile.machines[0].stages.size() == 1);
-    const hw::StageTimes& stages = profile.machines[0].stages[0];
+    REQUIRE(profile.machines[0].cpu.stages.size() == 1);
+    const hw::StageTimes& stages = profile.machines[0].cpu.stages[0];
     CHECK(stages.model == "m");
     CHECK(stages.machine == "A CPU");
     CHECK(stages.weights_digest == "abc");
@@ -266,6 +266,14 @@ step_seconds = 0.004
     REQUIRE(stages.decode.size() == 2);
     CHECK(stages.decode[0].sequences == 2);
     CHECK(stages.decode[1].sequences == 1);
+    // A GPU's are its own.
+    const hw::Profile gpu = parsed(
+        "profile_schema = 2\n[[gpus.cuda.devices]]\nname = \"G\"\n"
+        "[[gpus.cuda.devices.stages]]\nmodel = \"m\"\n[[gpus.cuda.devices.stages.decode]]\n"
+        "context_tokens = 9\nstep_seconds = 0.01\n");
+    REQUIRE(gpu.machines.at(0).gpus.at(0).stages.size() == 1);
+    CHECK(gpu.machines[0].gpus[0].stages[0].decode.at(0).step_seconds == 0.01);
+    CHECK(gpu.machines[0].cpu.stages.empty());
     const auto with = [&](const std::string& from, const std::string& to) {
         std::string changed = text;
         const std::size_t at = changed.find(from);

@@ -4,10 +4,12 @@
 #include <cmath>
 #include <random>
 
+#include "plan/deploy.h"
 #include "plan/fit.h"
 #include "plan/shape.h"
 #include "plan/stage_profile.h"
 #include "plan/trace.h"
+#include "support/misspelt.h"
 #include "support/results.h"
 
 using namespace hetero;
@@ -126,6 +128,39 @@ TEST_CASE("bytes changed at random: an error or a trace, never anything else") {
         static_cast<void>(parse_stage_profile(text, "s"));
     }
     CHECK(refused > 1000);
+}
+
+TEST_CASE("any key of a trace, a stage profile or a deployment plan misspelt is refused, and the nearest one named") {
+    std::size_t slips = 0;
+    const auto look = [&](const std::string& sound, const char* before, const char* after, auto parse) {
+        REQUIRE(parse(sound).has_value());
+        const auto all = misspelt(sound, before, after, 3);
+        CHECK(all.size() > 1);
+        for (const auto& [key, text] : all) {
+            CAPTURE(key);
+            const Error error = error_of(parse(text));
+            CHECK(error.code == Errc::bad_input);
+            CHECK(has(error, "nearest one is '" + key + "'"));
+            ++slips;
+        }
+    };
+    const auto trace = [](const std::string& text) { return parse_trace(text, "t"); };
+    look("{\"timestamp\": 1000, \"input_length\": 1500, \"output_length\": 20, \"hash_ids\": [1, 2, 3]}\n", "\"",
+         "\":", trace);
+    look("{\"custom_id\": \"a\", \"method\": \"POST\", \"url\": \"/v1\", \"body\": {\"prompt\": 1, \"messages\": []}}",
+         ", \"", "\": \"", trace);
+    look(
+        "request_id,request_type,application_id,arrival_timestamp,batch_size,prompt_size,token_size\n0,2,0,0.5,1,9,7\n",
+        ",", ",", trace);
+    look(
+        "stage_profile = 1\nmodel = \"m\"\n[[prefill]]\ntokens = 64\nseconds = 0.5\n[[decode]]\ncontext_tokens = 5\n"
+        "sequences = 2\nstep_seconds = 1\n",
+        "\n", " = ", [](const std::string& text) { return parse_stage_profile(text, "s"); });
+    DeploymentPlan plan;
+    plan.prefill = plan.decode.emplace() = {"a", "f16", 1, 1, 1, {"h"}, 5};
+    plan.more.push_back({plan.prefill, "both"});
+    look(to_toml(plan), "\n", " = ", [](const std::string& text) { return parse_deployment_plan(text, "p"); });
+    CHECK(slips > 40);
 }
 
 TEST_CASE("stage profiles are read strictly, and their coefficients found again") {

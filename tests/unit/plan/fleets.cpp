@@ -138,6 +138,30 @@ TEST_CASE("three kinds: each by itself, all side by side, and pools of two kinds
     CHECK(pool->capacity_per_s >= best->capacity_per_s * 0.9);  // more machines do not do less
 }
 
+TEST_CASE("over several pairs of kinds a link has the lowest rate and the highest latency, whichever pair's they are") {
+    Problem p = problem(
+        qwen_7b,
+        {side("dense", measured(gpu("dense", 800, 900, 80)), 2), side("wide", measured(gpu("wide", 120, 3200, 80)), 1),
+         side("wider", measured(gpu("wider", 130, 3500, 80)), 1)},
+        8192, 256, 50);
+    p.links[0][2] = LinkRates{100e9, 1e-3, false, "far"};  // 70 GB/s of it count
+    bool pools = false;
+    for (const Candidate& candidate : must(search(p)).candidates) {
+        if (!is_split(candidate.kind) || candidate.groups.size() < 3) continue;
+        bool far = false;
+        for (const Group& from : candidate.groups)
+            for (const Group& to : candidate.groups)
+                far = far || (from.side == 0 && from.role == sched::Role::prefill && to.side == 2 &&
+                              to.role == sched::Role::decode);
+        pools = pools || far;
+        CHECK(candidate.deployment.link.bytes_per_s == 50e9);
+        CHECK(candidate.deployment.link.latency_s == (far ? 1e-3 : 20e-6));
+        CHECK(candidate.verified == !far);
+        CHECK(candidate.assumed.size() == (far ? 1 : 0));
+    }
+    CHECK(pools);
+}
+
 TEST_CASE("KV of a common beginning is kept where bringing it back is quicker than computing it, and where it fits") {
     Problem p = problem(qwen_7b, {side("g", measured(gpu("G", 500, 2000, 80)), 1)}, 8192, 64, 10);
     p.workload.cached_tokens = 6144;

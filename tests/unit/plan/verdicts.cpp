@@ -74,7 +74,26 @@ TEST_CASE("a link too slow for the state: colocate") {
     Problem p = problem(qwen_7b, {side("g", device, 4)}, 4096, 256, 0.05);
     p.goals.ttft_s = 1;
     p.goals.itl_s = 0.05;
-    CHECK(ask(p).decision.verdict == Verdict::colocate);
+    const Decision decision = ask(p).decision;
+    CHECK(decision.verdict == Verdict::colocate);
+    CHECK(decision.reasons[0].find("sending 234.9 MB takes") == 0);
+    CHECK(decision.reasons[0].find("after prefill, over 25 %") != std::string::npos);
+    // Slower yet, and with all the time there is.
+    p.goals.ttft_s = 20;
+    p.goals.itl_s = 5;
+    p.links[0][0]->bytes_per_s = 5e6;
+    const Decision slow = ask(p).decision;
+    CHECK(slow.verdict == Verdict::colocate);
+    CHECK(slow.reasons[0].find("after prefill, over 25 %") != std::string::npos);
+}
+
+TEST_CASE("machines that compute too slowly are refused by what they lack") {
+    Problem p = problem(qwen_7b, {side("weak", measured(gpu("weak", 2, 100, 80)), 2)}, 4096, 16, 0.05);
+    p.goals.ttft_s = 2;  // 60 TFLOP a prompt
+    const Decision slow = ask(p).decision;
+    CHECK(slow.verdict == Verdict::refuse);
+    CHECK(slow.reasons[0].find("time to first token") != std::string::npos);
+    CHECK(slow.reasons[0].find("too much") != std::string::npos);
 }
 
 TEST_CASE("a prefill side that computes too slowly: colocate on the other") {
@@ -216,6 +235,45 @@ TEST_CASE("what was not measured is named, conversion too") {
         for (const Practice& practice : practices(p, candidate, false)) CHECK_FALSE(practice.why.empty());
     }
     CHECK(found);
+}
+
+TEST_CASE("a batch script does what the plan says") {
+    DeploymentPlan plan;
+    plan.prefill = {"a", "f16", 3, 3, 1, {}, 0};
+    plan.output_tokens = 9;
+    const auto script = [&] { return must(slurm_script(plan, "m'odel.gguf")); };
+    const auto has_line = [](const std::string& text, const std::string& part) {
+        return text.find(part) != std::string::npos;
+    };
+    // Both stages: an array, of which each instance takes its part; the first token is prefill's.
+    CHECK(has_line(script(), "\n#SBATCH --array=0-2\n"));
+    CHECK(has_line(script(), "'NR % 3 == part'"));
+    CHECK(has_line(script(), "--first-token prefill --json -o"));
+    CHECK(has_line(script(), "\"$STATE\" -n 8 --json"));
+    CHECK(has_line(script(), "MODEL='m'\\''odel.gguf'\n"));
+    plan.more.push_back({{"b", "f16", 2, 2, 1, {}, 0}, "both"});
+    CHECK(has_line(script(), "'NR % 5 == part'"));
+    CHECK(has_line(script(), "# and on b: sbatch --array=3-4 "));
+    plan.more.clear();
+    plan.prefill.tp = 2;
+    CHECK(has_line(script(), "\nmpirun --bind-to none -n 2 hetero-decode -m \"$MODEL\" --tp 2 "));
+    // Apart: pairs; codes stay codes in the decoder, floats are made of them where the plan has it so.
+    plan.prefill.tp = 1;
+    plan.decode = {"b", "f16", 2, 2, 1, {}, 0};
+    plan.wire = plan.resident = "had:int4:token:g32:asym";
+    plan.first_token = "decode";
+    CHECK(has_line(script(),
+                   "# The plan has 3 prefill and 2 decode instances; a job is one of each, 2 can run at once:\n"));
+    CHECK(has_line(script(), "'NR % 2 == part'"));
+    CHECK_FALSE(has_line(script(), "#SBATCH --array"));
+    CHECK(has_line(script(), "--wire-dtype had:int4:token:g32:asym --first-token decode "));
+    CHECK(has_line(script(), "mpi:0 --kv-dtype int4 -n 9 --json"));
+    plan.resident = "f16";
+    CHECK_FALSE(has_line(script(), "--kv-dtype"));
+    plan.resident = "no codec";
+    CHECK(error_of(slurm_script(plan, "m")).code == Errc::usage);
+    plan.resident = "f16";
+    CHECK(error_of(slurm_script(plan, "a\nb")).code == Errc::usage);
 }
 
 TEST_CASE("a deployment plan is read as it was written, and strictly") {

@@ -184,6 +184,25 @@ TEST_CASE("a request goes to a worker that can hold it, however busy") {
     CHECK(outcome.finished == 4);
 }
 
+TEST_CASE("a request goes where it is done first: what is left of a step, and of a prompt in pieces, counts") {
+    // Two prompts at once, one to each worker; the third comes while both are busy and nothing waits.
+    const std::vector<Request> requests{{0, 1000, 0, 1}, {0, 500, 0, 1}, {0.1, 100, 0, 1}};
+    Deployment deployment = colocated(2);
+    CHECK(play(deployment, requests).timelines[2].prefill_start_s == doctest::Approx(0.5));
+    for (WorkerConfig& worker : deployment.workers) {
+        worker.policy.sharing = Sharing::chunked;
+        worker.policy.chunk_tokens = 50;
+    }
+    CHECK(play(deployment, requests).timelines[2].prefill_end_s == doctest::Approx(0.6));
+    // Rounding leaves no trace: of idle workers it is always the first.
+    deployment = colocated(2);
+    std::vector<Request> apart;
+    for (int i = 0; i < 50; ++i) apart.push_back({i * 1.0, 7U + static_cast<std::uint32_t>(i), 0, 1});
+    const Outcome outcome = play(deployment, apart);
+    CHECK(maximum(outcome.ttft_s) == doctest::Approx(0.056));
+    CHECK(outcome.queue_mean_s == 0);
+}
+
 TEST_CASE("what the decoder has is neither sent nor converted") {
     Deployment deployment = split();
     deployment.link.convert_s_per_token = 1e-3;

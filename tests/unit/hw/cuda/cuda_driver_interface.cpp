@@ -2,26 +2,13 @@
 #include <cuda.h>
 #include <doctest/doctest.h>
 
-#include <type_traits>
-
 #include "hw/probes/cuda_driver.h"
+#include "unit/hw/cuda/interface.h"
 
 namespace {
 
-// An argument or result as it is passed: enumerations go as their underlying int.
-template <class T>
-using Passed = typename std::conditional_t<std::is_enum_v<T>, std::underlying_type<T>, std::type_identity<T>>::type;
-template <class T>
-using AsInt = std::conditional_t<std::is_same_v<Passed<T>, unsigned> && std::is_enum_v<T>, int, Passed<T>>;
-
-template <class>
-struct PassedFunction;
-template <class R, class... Args>
-struct PassedFunction<R(Args...)> {
-    using type = AsInt<R>(AsInt<Args>...);
-};
 template <class Header, class Ours>
-constexpr bool same_interface = std::is_same_v<typename PassedFunction<Header>::type, Ours>;
+constexpr bool same_interface = std::is_same_v<typename hetero::test::PassedFunction<Header>::type, Ours>;
 
 }  // namespace
 

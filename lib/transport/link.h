@@ -48,6 +48,7 @@ public:
     // `pieces`: how many of the state's it stands for.
     void post(FrameKind kind, std::vector<std::byte> payload, std::uint64_t pieces = 1);
     void post_chunk(FrameHeader place, Payload payload);
+    void set_in_flight(std::uint64_t bytes) noexcept { channel_->set_in_flight(bytes); }
     // Receiver: where a chunk goes. `place_again` is asked when a chunk has to be sent again.
     void expect(std::uint32_t slot, std::span<std::byte> place, std::shared_ptr<void> owner);
     // Nothing goes there after all: the peer left the chunk out.

@@ -12,6 +12,10 @@
 
 namespace hetero::transport {
 
+// Chunks are summed up in slices, and frames move on between them: a socket holds less than the largest chunk. Over TCP
+// that takes some microseconds each time, as long as a tenth of this takes to be sent over loopback.
+inline constexpr std::size_t checksum_slice_bytes = 512U << 10;
+
 // Bytes to send, and what keeps them alive until they have left.
 struct Payload {
     std::shared_ptr<const void> owner;
@@ -49,6 +53,8 @@ public:
     virtual Result<std::optional<Arrival>> receive() = 0;
     // Lets what is under way go on; delivers nothing, and leaves the last arrival alone. For pauses in long work.
     virtual void progress() {}
+    // So many bytes of payload are under way at a time, and two payloads at least; what is sent beyond that waits.
+    virtual void set_in_flight(std::uint64_t bytes) noexcept { static_cast<void>(bytes); }
     // Everything given to send() has left.
     [[nodiscard]] virtual bool sent_all() = 0;
     // Withdraws all expect()s: no more bytes go to their places.

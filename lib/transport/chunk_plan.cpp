@@ -145,14 +145,16 @@ std::uint64_t total_layers(const kv::Header& header) noexcept {
     return std::uint64_t{header.sequences.size()} * header.identity.n_layers;
 }
 
-std::uint64_t layer_bytes(const kv::Header& header, std::size_t sequence, std::size_t layer) {
-    const std::uint64_t tokens = header.stored_tokens(sequence, layer);
+std::uint64_t layer_bytes(const kv::Header& header, std::uint64_t layer_index) {
+    const std::size_t layer = layer_index % header.identity.n_layers;
+    const std::uint64_t tokens = header.stored_tokens(layer_index / header.identity.n_layers, layer);
     return kv::part_bytes(header, header.scheme(layer, kv::PartId::k), tokens, kv::PartId::k) +
            kv::part_bytes(header, header.scheme(layer, kv::PartId::v), tokens, kv::PartId::v);
 }
 
-Result<std::shared_ptr<kv::Layer>> allocate_layer(const kv::Header& header, std::size_t sequence, std::size_t layer) {
-    const std::uint64_t tokens = header.stored_tokens(sequence, layer);
+Result<std::shared_ptr<kv::Layer>> allocate_layer(const kv::Header& header, std::uint64_t layer_index) {
+    const std::size_t layer = layer_index % header.identity.n_layers;
+    const std::uint64_t tokens = header.stored_tokens(layer_index / header.identity.n_layers, layer);
     try {
         auto out = std::make_shared<kv::Layer>();
         for (const kv::PartId id : {kv::PartId::k, kv::PartId::v}) {

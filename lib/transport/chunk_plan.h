@@ -52,9 +52,10 @@ private:
     bool done_ = false;
 };
 
-// Bytes of a layer; with the schemes' and the shapes' arrays allocated and zeroed. Out of memory: resource.
-[[nodiscard]] std::uint64_t layer_bytes(const kv::Header& header, std::size_t sequence, std::size_t layer);
-Result<std::shared_ptr<kv::Layer>> allocate_layer(const kv::Header& header, std::size_t sequence, std::size_t layer);
+// Bytes of a layer, counted over all sequences; one with the schemes' and the shapes' arrays allocated and zeroed. Out
+// of memory: resource.
+[[nodiscard]] std::uint64_t layer_bytes(const kv::Header& header, std::uint64_t layer_index);
+Result<std::shared_ptr<kv::Layer>> allocate_layer(const kv::Header& header, std::uint64_t layer_index);
 [[nodiscard]] std::uint64_t total_pieces(const kv::Header& header);  // tokens_per_chunk must be set
 [[nodiscard]] std::uint64_t total_layers(const kv::Header& header) noexcept;
 

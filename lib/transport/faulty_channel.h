@@ -24,6 +24,7 @@ public:
     }
     Status expect(std::uint32_t slot, std::span<std::byte> place, std::shared_ptr<void> owner) override;
     void progress() override { channel_->progress(); }
+    void set_in_flight(std::uint64_t bytes) noexcept override { channel_->set_in_flight(bytes); }
     [[nodiscard]] bool withdraw(std::uint32_t slot) override { return channel_->withdraw(slot); }
     Result<std::optional<Arrival>> receive() override;
     [[nodiscard]] bool sent_all() override;

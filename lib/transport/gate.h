@@ -73,7 +73,7 @@ public:
 
     // What moves frames, if other threads may do so under the lock: then one that waits moves them itself, and one that
     // has something to send sends it. Handing over to the moving thread takes longer, and a core.
-    void let_step(std::function<bool()> step) { step_ = std::move(step); }
+    void let_step(std::function<bool(Clock::time_point)> step) { step_ = std::move(step); }
     // Somebody else has moved frames since, and is likely to do so again. Needs no lock.
     [[nodiscard]] bool stepped_since(Clock::time_point time) const noexcept { return stepped_at_.load() > time; }
     // Whoever moves frames under the lock, and last saw one move so long ago, does so again at once: the answer to a
@@ -126,8 +126,9 @@ private:
         }
     }
     bool step() {
-        const bool moved = step_();
-        stepped_at_.store(Clock::now());
+        const Clock::time_point now = Clock::now();
+        const bool moved = step_(now);
+        stepped_at_.store(now);
         return moved;
     }
     struct Waiter {
@@ -146,7 +147,7 @@ private:
     Mutex mutex_;
     std::condition_variable_any rested_;
     std::vector<Waiter*> waiters_;
-    std::function<bool()> step_;
+    std::function<bool(Clock::time_point)> step_;
     std::atomic<Clock::time_point> stepped_at_{Clock::time_point{}};
     bool nudged_ = false;
 };

@@ -22,13 +22,12 @@ public:
 
     Result<kv::Layer> read_layer() override {
         if (read_ == total_layers(header_)) return fail(Errc::internal, "{}: read beyond the last layer", name_);
-        const std::uint64_t sequence = read_ / header_.identity.n_layers, number = read_ % header_.identity.n_layers;
-        ++read_;
+        const std::uint64_t index = read_++;
         kv::Layer layer;
         if (inner_) {
             HETERO_TRY(layer, inner_->read_layer());
         } else {
-            HETERO_TRY(const auto allocated, allocate_layer(header_, sequence, number));
+            HETERO_TRY(const auto allocated, allocate_layer(header_, index));
             layer = std::move(*allocated);
         }
         for (const kv::PartId id : {kv::PartId::k, kv::PartId::v}) {
@@ -38,8 +37,8 @@ public:
                 const std::size_t expected = bytes.size();
                 HETERO_CHECK(group_.broadcast(bytes));
                 if (bytes.size() != expected)
-                    return fail(Errc::internal, "{}: layer {}: {} bytes handed out, expected {}", name_, number,
-                                bytes.size(), expected);
+                    return fail(Errc::internal, "{}: layer {}: {} bytes handed out, expected {}", name_,
+                                index % header_.identity.n_layers, bytes.size(), expected);
             }
         }
         return layer;

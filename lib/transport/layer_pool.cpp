@@ -9,6 +9,7 @@ namespace hetero::transport {
 
 void LayerPool::give(kv::Layer layer) noexcept {
     if (layer.k.values.empty()) return;
+    layer.verified.reset();
     const std::lock_guard lock(mutex_);
     if (layers_.size() >= most_) return;
     try {
@@ -18,11 +19,12 @@ void LayerPool::give(kv::Layer layer) noexcept {
     }
 }
 
-Result<std::shared_ptr<kv::Layer>> LayerPool::take(const kv::Header& header, std::size_t sequence, std::size_t layer) {
+Result<std::shared_ptr<kv::Layer>> LayerPool::take(const kv::Header& header, std::uint64_t layer_index) {
+    const std::uint32_t n_layers = header.identity.n_layers;
     {
         const std::lock_guard lock(mutex_);
         const auto found = std::find_if(layers_.begin(), layers_.end(), [&](const auto& spare) {
-            return kv::check_layer(header, sequence, layer, *spare).has_value();
+            return kv::check_layer(header, layer_index / n_layers, layer_index % n_layers, *spare).has_value();
         });
         if (found != layers_.end()) {
             auto out = std::move(*found);
@@ -30,7 +32,7 @@ Result<std::shared_ptr<kv::Layer>> LayerPool::take(const kv::Header& header, std
             return out;
         }
     }
-    return allocate_layer(header, sequence, layer);
+    return allocate_layer(header, layer_index);
 }
 
 }  // namespace hetero::transport

@@ -15,8 +15,9 @@ public:
     explicit LayerPool(std::size_t most = 4) : most_(most) {}
     // Keeps it, unless there are enough.
     void give(kv::Layer layer) noexcept;
-    // One of the shape of that layer; what it holds is left as it is, or zero. Errors: allocate_layer's.
-    Result<std::shared_ptr<kv::Layer>> take(const kv::Header& header, std::size_t sequence, std::size_t layer);
+    // One of the shape of that layer, counted over all sequences; what it holds is left as it is, or zero. Errors:
+    // allocate_layer's.
+    Result<std::shared_ptr<kv::Layer>> take(const kv::Header& header, std::uint64_t layer_index);
 
 private:
     std::mutex mutex_;

@@ -17,6 +17,11 @@ constexpr double first_ask_s = 0.05, longest_ask_s = 2;
 
 double seconds(TimePoint from, TimePoint to) { return std::chrono::duration<double>(to - from).count(); }
 
+// Of frames that are not numbered: one that is not is as good as lost.
+bool is_whole(const FrameHeader& header, const Arrival& arrival) {
+    return arrival.payload().size() == header.length && crc32c(arrival.payload()) == header.payload_crc;
+}
+
 }  // namespace
 
 Payload own_payload(std::vector<std::byte> bytes) {
@@ -142,9 +147,8 @@ void Link::handle(const Arrival& arrival, TimePoint now) {
     ++counters_.frames_received;
     last_heard_ = now;
     if (header.kind == FrameKind::abort) {
-        const auto payload = arrival.payload();
-        if (payload.size() != header.length || crc32c(payload) != header.payload_crc) return;
-        const auto reason = decode_reason(payload);
+        if (!is_whole(header, arrival)) return;
+        const auto reason = decode_reason(arrival.payload());
         peer_left_ = true;
         if (reason && !peer_reason_) peer_reason_ = *reason;
         end_with(
@@ -168,13 +172,13 @@ void Link::handle(const Arrival& arrival, TimePoint now) {
             if (header.seq - expected_ < max_early) peer_next_ = std::max(peer_next_, header.seq);
             break;
         case FrameKind::probe:
-            if (arrival.payload().size() == header.length && crc32c(arrival.payload()) == header.payload_crc)
+            if (is_whole(header, arrival))
                 transmit_control(FrameKind::probe_ack, header.seq, encode_time(trace::on_time_line(now)));
             break;
         case FrameKind::probe_ack:
             answered_probe_ = header.seq;
             answered_time_.reset();
-            if (crc32c(arrival.payload()) == header.payload_crc) answered_time_ = decode_time(arrival.payload());
+            if (is_whole(header, arrival)) answered_time_ = decode_time(arrival.payload());
             probed_at_.reset();
             break;
         default:
@@ -217,9 +221,8 @@ void Link::acknowledge(std::uint32_t ack, TimePoint now) {
 }
 
 void Link::handle_nack(const FrameHeader& header, const Arrival& arrival) {
-    const auto payload = arrival.payload();
-    const auto reason = decode_nack(payload);
-    if (!reason || crc32c(payload) != header.payload_crc) return;  // the peer asks again
+    const auto reason = decode_nack(arrival.payload());
+    if (!reason || !is_whole(header, arrival)) return;  // the peer asks again
     for (Sent& sent : unacknowledged_) {
         if (sent.header.seq != header.seq) continue;
         if (*reason == NackReason::damaged && ++sent.damaged > max_damaged) {
@@ -232,12 +235,10 @@ void Link::handle_nack(const FrameHeader& header, const Arrival& arrival) {
     }
 }
 
-// In slices: what is under way goes on between them, as a socket fills up sooner than a chunk has been summed up.
 std::uint32_t Link::checksum_of(std::span<const std::byte> payload) {
-    constexpr std::size_t slice_bytes = 128U << 10;
     std::uint32_t crc = 0;
-    for (; payload.size() > slice_bytes; payload = payload.subspan(slice_bytes)) {
-        crc = crc32c(payload.first(slice_bytes), crc);
+    for (; payload.size() > checksum_slice_bytes; payload = payload.subspan(checksum_slice_bytes)) {
+        crc = crc32c(payload.first(checksum_slice_bytes), crc);
         channel_->progress();
     }
     return crc32c(payload, crc);

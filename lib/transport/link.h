@@ -49,6 +49,7 @@ public:
     void post(FrameKind kind, std::vector<std::byte> payload, std::uint64_t pieces = 1);
     [[nodiscard]] bool reads_device_memory() const noexcept { return channel_->reads_device_memory(); }
     void post_chunk(FrameHeader place, Payload payload);
+    void set_in_flight(std::uint64_t bytes) noexcept { channel_->set_in_flight(bytes); }
     // Receiver: where a chunk goes. `place_again` is asked when a chunk has to be sent again.
     void expect(std::uint32_t slot, std::span<std::byte> place, std::shared_ptr<void> owner);
     // Nothing goes there after all: the peer left the chunk out.

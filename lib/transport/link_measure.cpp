@@ -42,9 +42,10 @@ bool LinkMeasure::step(TimePoint now) {
 void LinkMeasure::take_answer(double seconds) {
     if (bytes_ == small_bytes) {
         round_trips_s_.push_back(seconds);
-        if (round_trips_s_.size() < static_cast<std::size_t>(small_probes_)) return;
+        small_took_s_ += seconds;
+        if (!small_probes_.enough(round_trips_s_.size(), small_took_s_)) return;
         std::vector<double> sorted = round_trips_s_;
-        const auto middle = sorted.begin() + small_probes_ / 2;
+        const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
         std::nth_element(sorted.begin(), middle, sorted.end());
         latency_s_ = *middle / 2;
         bytes_ = first_bytes;

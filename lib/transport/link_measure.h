@@ -11,10 +11,21 @@
 
 namespace hetero::transport {
 
+// How many small probes are sent: `most`, fewer where they take longer than `seconds`, but never less than a few, by
+// whose median the latency is known.
+struct SmallProbes {
+    static constexpr int least = 21;
+    int most = least;
+    double seconds = 0;
+    [[nodiscard]] bool enough(std::size_t sent, double took_s) const noexcept {
+        return sent >= static_cast<std::size_t>(most) || (sent >= static_cast<std::size_t>(least) && took_s >= seconds);
+    }
+};
+
 class LinkMeasure {
 public:
     // Nothing else may use the link until it is done; the link outlives it. 0: no limit.
-    explicit LinkMeasure(Link& link, int small_probes = 21, std::uint64_t max_bytes_per_s = 0)
+    explicit LinkMeasure(Link& link, SmallProbes small_probes = {}, std::uint64_t max_bytes_per_s = 0)
         : link_(&link), small_probes_(small_probes), max_rate_(static_cast<double>(max_bytes_per_s)) {}
     // Steps the link too. Returns whether anything moved.
     bool step(TimePoint now);
@@ -28,7 +39,7 @@ private:
     [[nodiscard]] double least_patience_s() const noexcept { return link_->options().silence_s / 8; }
 
     Link* link_;
-    int small_probes_;
+    SmallProbes small_probes_;
     double max_rate_;
     bool waiting_ = false;
     TimePoint sent_at_{};
@@ -36,6 +47,7 @@ private:
     std::uint32_t number_ = 0;
     std::size_t bytes_ = 64;
     std::vector<double> round_trips_s_;  // of small ones
+    double small_took_s_ = 0;            // all of them
     double latency_s_ = 0, best_rate_ = 0;
     int same_size_ = 0;
     std::optional<LinkRate> rate_;

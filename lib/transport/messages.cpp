@@ -12,7 +12,10 @@ namespace {
 
 constexpr std::size_t max_reason_bytes = 4096;
 constexpr unsigned symmetric_bit = 1, hadamard_bit = 2, kept_bit = 4;  // of a scheme
-constexpr unsigned late_logits_bit = 1;                                // of OFFER
+constexpr unsigned scheme_bits = symmetric_bit | hadamard_bit | kept_bit;
+constexpr unsigned most_axis = static_cast<unsigned>(quant::Axis::tensor);
+constexpr unsigned most_kind = static_cast<unsigned>(kv::LayerKind::mla);
+constexpr unsigned late_logits_bit = 1;  // of OFFER
 
 tl::unexpected<Error> malformed(const char* what) { return fail(Errc::peer, "{} is malformed", what); }
 
@@ -45,11 +48,17 @@ void put_scheme(ByteWriter& out, const kv::Scheme& scheme) {
     out.number(scheme.window);
 }
 
+// What a newer sender may name, and this side cannot store.
+template <class Value, class Known>
+tl::unexpected<Error> unknown(std::string_view what, const Value& offered, const Known& known) {
+    return fail(Errc::bad_input, "{} {} is offered, known here: {}", what, offered, known);
+}
+
 Result<kv::DType> take_dtype(ByteReader& in) {
     const std::string name = in.text(64);
-    const auto type = kernels::dtype_from_name(name);
-    if (!in.ok() || !type) return fail(Errc::peer, "OFFER names the unknown element type '{}'", printable(name));
-    return *type;
+    if (!in.ok()) return malformed("OFFER");
+    if (const auto type = kernels::dtype_from_name(name)) return *type;
+    return unknown("element type", printable(name), "f32, f16, bf16");
 }
 
 Result<kv::Scheme> take_scheme(ByteReader& in) {
@@ -60,7 +69,11 @@ Result<kv::Scheme> take_scheme(ByteReader& in) {
     scheme.params.symmetric = (bits & symmetric_bit) != 0;
     scheme.params.hadamard = (bits & hadamard_bit) != 0;
     scheme.params.group = in.number<std::uint32_t>();
-    if (!in.ok() || axis > 3 || (bits & ~(symmetric_bit | hadamard_bit | kept_bit)) != 0) return malformed("OFFER");
+    if (!in.ok()) return malformed("OFFER");
+    if (quant::find_codec(scheme.codec) == nullptr)
+        return unknown("codec", printable(scheme.codec), quant::codec_names());
+    if (axis > most_axis) return unknown("scheme axis", axis, fmt::format("0 to {}", most_axis));
+    if ((bits & ~scheme_bits) != 0) return unknown("scheme bits", bits, fmt::format("those of {}", scheme_bits));
     scheme.params.axis = static_cast<quant::Axis>(axis);
     HETERO_TRY(scheme.params.scale_dtype, take_dtype(in));
     HETERO_TRY(scheme.source_dtype, take_dtype(in));
@@ -115,8 +128,7 @@ Status take_shapes(ByteReader& in, kv::Header& header) {
     for (std::uint32_t i = 0; i < count && in.ok(); ++i) {
         kv::LayerShape& shape = header.layer_shapes.emplace_back();
         const auto kind = in.number<std::uint8_t>();
-        if (kind > static_cast<std::uint8_t>(kv::LayerKind::mla))
-            return fail(Errc::peer, "OFFER: layer {} is of the unknown kind {}", i, kind);
+        if (kind > most_kind) return unknown("layer kind", kind, fmt::format("0 to {}", most_kind));
         shape.kind = static_cast<kv::LayerKind>(kind);
         shape.window = in.number<std::uint32_t>();
     }

@@ -45,7 +45,8 @@ struct Offer {
 // `version` is at least protocol_version_of(offer.header).
 std::vector<std::byte> encode(const Offer& offer, std::uint16_t version);
 std::vector<std::byte> encode(const Offer& offer);  // in its lowest version
-// Checks the header with kv::check_header, and that payload_bytes agrees with it.
+// Checks the header with kv::check_header, and that payload_bytes agrees with it. bad_input: the sender names a codec,
+// type or kind of layer that this build does not know; the message has it, and those that are known.
 Result<Offer> decode_offer(std::span<const std::byte> bytes, std::uint16_t version);
 
 // What names a state to a receiver that may hold some of it: a digest of its header without the logits, and without the

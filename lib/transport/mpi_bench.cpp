@@ -4,7 +4,6 @@
 #include <array>
 #include <cstring>
 #include <memory>
-#include <numeric>
 #include <thread>
 #include <utility>
 
@@ -29,8 +28,8 @@ constexpr std::uint64_t max_message_bytes = 1U << 30;
 constexpr std::uint64_t usual_part_bytes = 4U << 20;
 constexpr std::uint64_t memory_bytes = 64U << 20;  // at least two layers: as a receiver grants ahead
 
-constexpr int least_round_trips = 20;
-constexpr double latency_s = 2;  // at most so long, if the machine is not busy with something else
+constexpr int pings_at_a_time = 100;
+constexpr double latency_s = 2;  // of plain MPI, and of ours, on a slow link or a busy machine
 
 enum class Step : std::uint64_t { end, raw_ping, raw_stream, checked_state, unchecked_state };
 
@@ -87,6 +86,7 @@ private:
         });
     }
     Result<RawMpi::Words> next_words();
+    Result<std::vector<double>> ping(const SmallProbes& wanted);
     Result<LinkBenchRow> row(std::uint64_t message, std::uint64_t bytes, int rounds);
     Result<double> measure(Step step, const kv::Header& header, std::uint64_t message, const Layers& layers);
     Result<double> send_state(const kv::Header& header, const Layers& layers, bool checksums);
@@ -113,8 +113,8 @@ private:
     MpiWorld::Peer* peer_;
     double patience_s_;
     RawMpi raw_;
-    std::uint64_t session_ = 0;       // the number of the step
-    std::uint64_t window_bytes_ = 0;  // of states; 0: the usual
+    std::uint64_t session_ = 0;  // the number of the step
+    SendWindow window_;          // of states
     RawMpi::Memory memory_;
     // As memory_: kept from one transfer to the next.
     std::shared_ptr<LayerPool> layers_ = std::make_shared<LayerPool>(memory_bytes / (4U << 10));
@@ -139,9 +139,9 @@ Status Bench::drain() {
 Result<double> Bench::send_state(const kv::Header& header, const Layers& layers, bool checksums) {
     HETERO_CHECK(start(checksums));
     const auto sink = wire_sink(world_->gate(), *peer_->sender, {.checksums = checksums});
-    if (window_bytes_ != 0) {
+    {
         const auto lock = world_->gate().enter();
-        peer_->sender->set_window(window_bytes_);
+        peer_->sender->set_window(window_);
     }
     HETERO_CHECK(sink->begin(header));
     const auto begin = Clock::now();
@@ -175,9 +175,9 @@ Result<double> Bench::measure(Step step, const kv::Header& header, std::uint64_t
 Result<Bench::Layers> Bench::layers_of(const kv::Header& header) {
     HETERO_CHECK(kv::check_header(header));
     Layers layers;
-    const std::uint64_t held = std::max<std::uint64_t>(2, memory_bytes / layer_bytes(header, 0, 0));
+    const std::uint64_t held = std::max<std::uint64_t>(2, memory_bytes / layer_bytes(header, 0));
     while (layers.size() < std::min<std::uint64_t>(held, header.identity.n_layers)) {
-        HETERO_TRY(auto layer, allocate_layer(header, 0, 0));
+        HETERO_TRY(auto layer, allocate_layer(header, 0));
         for (const kv::PartId id : {kv::PartId::k, kv::PartId::v}) {
             auto& values = layer->part(id).values.bytes;
             std::memset(values.data(), static_cast<int>(layers.size()) + 1, values.size());
@@ -192,12 +192,12 @@ Result<LinkBenchWindow> Bench::window(std::uint64_t window_bytes, std::uint64_t 
     const kv::Header header = header_of(message, bytes);
     HETERO_TRY(const Layers layers, layers_of(header));
     LinkBenchWindow out{window_bytes, {}};
-    const std::uint64_t kept = std::exchange(window_bytes_, window_bytes);
+    const std::uint64_t kept = std::exchange(window_.bytes, window_bytes);
     for (int round = 0; round < rounds; ++round) {
         HETERO_TRY(const double seconds, measure(Step::checked_state, header, message, layers));
         out.checked.values.push_back(static_cast<double>(header.payload_bytes()) / seconds / 1e9);
     }
-    window_bytes_ = kept;
+    window_.bytes = kept;
     return out;
 }
 
@@ -223,6 +223,17 @@ Result<LinkBenchRow> Bench::row(std::uint64_t message, std::uint64_t bytes, int 
     return row;
 }
 
+Result<std::vector<double>> Bench::ping(const SmallProbes& wanted) {
+    std::vector<double> all_s;
+    const auto begin = Clock::now();
+    for (bool warm = false; !wanted.enough(all_s.size(), seconds_since(begin)); warm = true) {
+        HETERO_CHECK(say(Step::raw_ping, 0, pings_at_a_time));
+        HETERO_TRY(const auto some_s, on_mpi_thread([&] { return raw_.ping(pings_at_a_time); }));
+        if (warm) all_s.insert(all_s.end(), some_s.begin(), some_s.end());
+    }
+    return all_s;
+}
+
 Result<LinkBench> Bench::lead(const LinkBenchOptions& options) {
     LinkBench bench;
     const auto one_way_us = [](const std::vector<double>& round_trips_s) {
@@ -230,19 +241,13 @@ Result<LinkBench> Bench::lead(const LinkBenchOptions& options) {
         for (const double s : round_trips_s) sample.values.push_back(s / 2 * 1e6);
         return sample;
     };
-    const auto ping = [&](int count) -> Result<std::vector<double>> {
-        HETERO_CHECK(say(Step::raw_ping, 0, static_cast<std::uint64_t>(count)));
-        return on_mpi_thread([&] { return raw_.ping(count); });
-    };
-    HETERO_TRY(const auto few_s, ping(least_round_trips));
-    const double mean_s = std::accumulate(few_s.begin(), few_s.end(), 0.0) / least_round_trips;
-    const int round_trips =
-        std::max(least_round_trips, static_cast<int>(std::min<double>(options.round_trips, latency_s / mean_s)));
+    const SmallProbes round_trips{options.round_trips, latency_s};
     HETERO_TRY(const auto raw_s, ping(round_trips));
     bench.raw_us = one_way_us(raw_s);
     HETERO_TRY(const MpiWorld::Measured measured, world_->measure(*peer_, round_trips));
     bench.frames_us = one_way_us(measured.round_trips_s);
-    bench.window_bytes = window_bytes_ = window_for(measured.rate);
+    window_ = window_for(measured.rate);
+    bench.window_bytes = window_.bytes;
     const auto in_seconds = [&](double bytes_per_s, double seconds) {
         return static_cast<std::uint64_t>(std::min(static_cast<double>(options.max_bytes), bytes_per_s * seconds));
     };
@@ -275,18 +280,17 @@ Result<LinkBench> Bench::lead(const LinkBenchOptions& options) {
     return bench;
 }
 
-// Probes are answered in between, so this is no wait inside MPI.
+// Probes are answered in between, so this is no wait inside MPI. It has no limit as long as there are signs of life: on
+// a busy machine the other side takes its time.
 Result<RawMpi::Words> Bench::next_words() {
-    const auto begin = Clock::now();
     for (auto pause = std::chrono::microseconds(50);; pause = std::min(2 * pause, std::chrono::microseconds(20'000))) {
         HETERO_TRY(const auto words, on_mpi_thread([&] { return raw_.poll_words(); }));
         if (words) return *words;
         {
             const auto lock = world_->gate().enter();
             if (peer_->link->error()) return tl::unexpected<Error>(*peer_->link->error());
+            if (peer_->link->peer_left()) return fail(Errc::peer, "rank {} ended before its bench did", peer_->rank);
         }
-        if (seconds_since(begin) > patience_s_)
-            return fail(Errc::peer, "rank {}: nothing more to do for {:.3g} s", peer_->rank, patience_s_);
         std::this_thread::sleep_for(pause);
     }
 }

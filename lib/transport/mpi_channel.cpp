@@ -64,13 +64,20 @@ Status MpiChannel::send_bytes(std::span<const std::byte> bytes, MPI_Comm comm, i
         HETERO_MPI_CHECK(MPI_Isend(piece.data(), static_cast<int>(piece.size()), MPI_BYTE, peer_, tag, comm, &request),
                          "MPI_Isend");
         sending_.push_back(request);
-        sending_owners_.push_back(owner);
+        kept_.push_back({owner, comm == data_ ? piece.size() : 0});
+        sending_bytes_ += kept_.back().bytes;
     }
     return {};
 }
 
+// MPI has two payloads at least, whatever their size: one is there when the other has left.
+bool MpiChannel::may_start(const Outgoing& frame) const noexcept {
+    return sending_.size() < max_sending &&
+           (sending_bytes_ < in_flight_bytes_ || sending_bytes_ <= frame.payload.bytes.size());
+}
+
 Status MpiChannel::start_sends() {
-    while (!outbox_.empty() && sending_.size() < max_sending) {
+    while (!outbox_.empty() && may_start(outbox_.front())) {
         Outgoing frame = std::move(outbox_.front());
         outbox_.pop_front();
         const auto decoded = decode_frame(frame.head);
@@ -99,15 +106,18 @@ Status MpiChannel::finish_sends() {
     if (done == MPI_UNDEFINED || done == 0) return {};
     std::size_t kept = 0;
     for (std::size_t i = 0; i < sending_.size(); ++i) {
-        if (sending_[i] == MPI_REQUEST_NULL) continue;
+        if (sending_[i] == MPI_REQUEST_NULL) {
+            sending_bytes_ -= kept_[i].bytes;
+            continue;
+        }
         if (kept != i) {
             sending_[kept] = sending_[i];
-            sending_owners_[kept] = std::move(sending_owners_[i]);
+            kept_[kept] = std::move(kept_[i]);
         }
         ++kept;
     }
     sending_.resize(kept);
-    sending_owners_.resize(kept);
+    kept_.resize(kept);
     return {};
 }
 
@@ -151,6 +161,7 @@ Status MpiChannel::take_control() {
         }
         if (!frame.apart) frame.arrival.inline_payload.assign(body, control_message_.end());
         inbox_.push_back(std::move(frame));
+        if (inbox_.size() == 1 && !inbox_.front().apart) return {};  // it waits for nothing: nor does whoever answers
     }
     return {};
 }
@@ -202,15 +213,7 @@ void MpiChannel::progress() {
     static_cast<void>(MPI_Iprobe(peer_, tag_in_, control_, &there, MPI_STATUS_IGNORE));  // receive() meets the error
 }
 
-Status MpiChannel::pump() {
-    HETERO_CHECK(start_sends());
-    HETERO_CHECK(finish_sends());
-    return take_control();
-}
-
-Result<std::optional<Arrival>> MpiChannel::receive() {
-    HETERO_CHECK(pump());
-    if (inbox_.empty()) return std::optional<Arrival>{};
+Result<bool> MpiChannel::front_is_complete() {
     Incoming& frame = inbox_.front();
     // A chunk that came twice: its place may have been given again, because the first one was damaged. If not, its
     // bytes are read all the same, or the peer could not end the message.
@@ -218,13 +221,28 @@ Result<std::optional<Arrival>> MpiChannel::receive() {
         find_place(frame);
         frame.unplaced = false;
     }
-    HETERO_TRY(const bool is_complete, complete(frame));
+    return complete(frame);
+}
+
+Result<std::optional<Arrival>> MpiChannel::receive() {
+    HETERO_CHECK(finish_sends());
+    HETERO_CHECK(start_sends());
+    const bool known = !inbox_.empty();
+    bool is_complete = false;
+    if (known) {
+        HETERO_TRY(is_complete, front_is_complete());
+    }
+    if (!is_complete) HETERO_CHECK(take_control());
+    if (!known && !inbox_.empty()) {
+        HETERO_TRY(is_complete, front_is_complete());
+    }
     if (!is_complete) {
         // Then those behind it are fetched too. In shared memory a fetch is a copy that this call makes: the next one
         // has to wait until this one, still in cache, has been verified.
         for (std::size_t i = 1; i < inbox_.size(); ++i) HETERO_CHECK(take_payload(inbox_[i]));
         return std::optional<Arrival>{};
     }
+    Incoming& frame = inbox_.front();
     delivered_owner_.reset();
     std::optional<Arrival> out = std::move(frame.arrival);
     if (frame.place && frame.matched == frame.length) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "transport/channel.h"
+#include "transport/send_window.h"
 
 namespace hetero::transport {
 
@@ -30,6 +31,7 @@ public:
     [[nodiscard]] bool withdraw(std::uint32_t slot) override { return places_.erase(slot) != 0; }
     Result<std::optional<Arrival>> receive() override;
     void progress() override;
+    void set_in_flight(std::uint64_t bytes) noexcept override { in_flight_bytes_ = bytes; }
     [[nodiscard]] bool sent_all() override { return outbox_.empty() && sending_.empty(); }
     void cancel() noexcept override;
 
@@ -40,6 +42,10 @@ private:
     struct Outgoing {
         HeaderBytes head;
         Payload payload;
+    };
+    struct Sending {
+        std::shared_ptr<const void> owner;
+        std::uint64_t bytes;  // 0 on the control communicator
     };
     struct Place {
         std::span<std::byte> bytes;
@@ -56,13 +62,14 @@ private:
         std::vector<MPI_Request> requests;
     };
 
-    Status pump();
-    Status start_sends();
     Status finish_sends();
+    Status start_sends();
     Status take_control();
     bool find_place(Incoming& frame);
     Status take_payload(Incoming& frame);
     Result<bool> complete(Incoming& frame);
+    Result<bool> front_is_complete();
+    [[nodiscard]] bool may_start(const Outgoing& frame) const noexcept;
     Status send_bytes(std::span<const std::byte> bytes, MPI_Comm comm, int tag,
                       const std::shared_ptr<const void>& owner);
 
@@ -71,9 +78,11 @@ private:
     int tag_out_, tag_in_;
     std::deque<Outgoing> outbox_;
     std::vector<MPI_Request> sending_;
-    std::vector<std::shared_ptr<const void>> sending_owners_;  // beside sending_
-    std::vector<int> sent_indices_;                            // of MPI_Testsome
-    std::map<std::uint32_t, Place> places_;                    // by slot
+    std::vector<Sending> kept_;        // beside sending_
+    std::uint64_t sending_bytes_ = 0;  // on the data communicator
+    std::uint64_t in_flight_bytes_ = SendWindow{}.in_flight_bytes;
+    std::vector<int> sent_indices_;          // of MPI_Testsome
+    std::map<std::uint32_t, Place> places_;  // by slot
     std::vector<std::byte> control_message_;
     MPI_Request control_request_ = MPI_REQUEST_NULL;
     bool foreign_ = false;  // the peer sends what no frame can be: nothing more is read from it

@@ -52,8 +52,7 @@ Result<std::unique_ptr<kv::Source>> open_rank_source(const Endpoint& endpoint, c
 Result<LinkRate> measure_rank(const Endpoint& endpoint) {
     HETERO_TRY(MpiWorld * world, world_of(endpoint));
     HETERO_TRY(MpiWorld::Peer * peer, world->find(endpoint, true));
-    constexpr int round_trips = 21;  // the first few warm up
-    HETERO_TRY(const MpiWorld::Measured measured, world->measure(*peer, round_trips));
+    HETERO_TRY(const MpiWorld::Measured measured, world->measure(*peer, {}));
     return measured.rate;
 }
 

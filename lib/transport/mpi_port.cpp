@@ -1,16 +1,19 @@
 #include "transport/mpi_port.h"
 
+#include <fcntl.h>
 #include <mpi.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <thread>
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "transport/file_descriptor.h"
 #include "transport/mpi_call.h"
 #include "transport/mpi_world.h"
 #include "transport/ompi_server.h"
@@ -56,11 +59,30 @@ void forget_launcher() {
     for (const std::string& name : names) ::unsetenv(name.c_str());
 }
 
+// While it lives, descriptor 1 is stderr. Open MPI starts a daemon that has our stdout, and writes there that a server
+// does not answer; our stdout is for a state or a report.
+class StdoutAside {
+public:
+    StdoutAside() {
+        std::fflush(stdout);
+        if (stdout_.valid()) ::dup2(STDERR_FILENO, STDOUT_FILENO);
+    }
+    ~StdoutAside() {
+        if (stdout_.valid()) ::dup2(stdout_.get(), STDOUT_FILENO);
+    }
+    StdoutAside(const StdoutAside&) = delete;
+    StdoutAside& operator=(const StdoutAside&) = delete;
+
+private:
+    FileDescriptor stdout_{::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3)};
+};
+
 // MPI with this server; where it runs already, it has to know it.
 Status start_mpi(const std::string& uri, const TransportOptions& options) {
     if (MpiWorld::running() == nullptr) {
         forget_launcher();
         if (needs_server) name_server(uri);
+        const StdoutAside aside;
         return MpiWorld::start_alone(options);
     }
     if (!needs_server) return {};

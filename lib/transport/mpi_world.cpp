@@ -27,9 +27,8 @@ constexpr double tell_s = 1.0;  // at most, after an error: until the peers have
 constexpr double linger_s =
     0.3;  // a rank that ends because of another lets that one end first: its status is the job's
 constexpr double finalize_s = 2.0;
-// While another thread moves frames.
-constexpr auto stays_out = std::chrono::microseconds(300);
-constexpr auto stays_out_rest = std::chrono::microseconds(100);
+// While another thread moves frames, on a core that may be the only one: looks ever less often whether it still does.
+constexpr auto stays_out = std::chrono::microseconds(1000), least_rest = std::chrono::microseconds(100);
 // Without news: spins, then rests for a share of the time that there was none. The core may be the one that the other
 // threads of the transfer need, or that computes meanwhile.
 constexpr double spin_s = 100e-6, rest_s = 20e-6, long_rest_s = 1e-3, rest_share = 0.125;
@@ -147,7 +146,7 @@ Status MpiWorld::initialise() {
         HETERO_MPI_CHECK(MPI_Comm_set_errhandler(*comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
     }
     goodbye_ = MpiGoodbye(MpiGoodbye::tolerates_faults ? meeting : control_);
-    if (provided >= MPI_THREAD_SERIALIZED) gate_.let_step([this] { return step_peers(Clock::now()); });
+    if (provided >= MPI_THREAD_SERIALIZED) gate_.let_step([this](TimePoint now) { return step_peers(now); });
     for (const int peer : inputs_) add_peer(peer, false);
     for (const int peer : outputs_) add_peer(peer, true);
     return add_group(all, rank);
@@ -414,7 +413,9 @@ void MpiWorld::leave_refused() {
 void MpiWorld::move_frames() {
     TimePoint last_moved = Clock::now();
     for (;;) {
-        while (gate_.stepped_since(Clock::now() - stays_out)) std::this_thread::sleep_for(stays_out_rest);
+        for (auto rest = least_rest; gate_.stepped_since(Clock::now() - stays_out);
+             rest = std::min(2 * rest, stays_out))
+            std::this_thread::sleep_for(rest);
         {
             auto lock = gate_.enter_last();
             if (job_) run_pending_job(lock);
@@ -525,10 +526,10 @@ Result<MpiWorld::Peer*> MpiWorld::open(const Endpoint& endpoint, bool sending) {
     return peer;
 }
 
-Result<MpiWorld::Measured> MpiWorld::measure(Peer& peer, int round_trips) {
+Result<MpiWorld::Measured> MpiWorld::measure(Peer& peer, SmallProbes probes) {
     auto lock = gate_.enter();
     if (peer.sender->started()) return fail(Errc::internal, "{} has a state on its way", peer.link->options().peer);
-    peer.measure.emplace(*peer.link, round_trips, options_.max_bytes_per_s);
+    peer.measure.emplace(*peer.link, probes, options_.max_bytes_per_s);
     gate_.nudge();
     gate_.wait(lock, [&] { return peer.measure->rate() || peer.link->error(); });
     const std::optional<LinkMeasure> done = std::exchange(peer.measure, std::nullopt);

@@ -65,7 +65,7 @@ public:
         LinkRate rate;
         std::vector<double> round_trips_s;  // of small frames
     };
-    Result<Measured> measure(Peer& peer, int round_trips);
+    Result<Measured> measure(Peer& peer, SmallProbes probes);
     TransferStats transfer_stats(Peer& peer, bool sending);
     // Of a peer that we read from: its time line minus our clock; none where it does not answer.
     Result<std::optional<std::chrono::nanoseconds>> clock_offset(Peer& peer);

@@ -79,7 +79,12 @@ Status Receiver::handle_checked(const Frame& frame) {
 }
 
 Status Receiver::handle_offer(const Frame& frame) {
-    HETERO_TRY(Offer offer, decode_offer(frame.payload, version_));
+    auto decoded = decode_offer(frame.payload, version_);
+    if (!decoded && decoded.error().code == Errc::bad_input) {
+        reject(decoded.error());
+        return {};
+    }
+    HETERO_TRY(Offer offer, std::move(decoded));
     if (offer.header.identity.n_layers > 0xFFFF) return fail(Errc::peer, "OFFER has more than 65535 layers");
     if (kv::compat_hash(offer.header.identity) != compat_hash_ || compat_hash_ == Digest{})
         return fail(Errc::peer, "HELLO and OFFER describe different models");
@@ -99,7 +104,7 @@ Status Receiver::handle_offer(const Frame& frame) {
     std::uint64_t first_bytes = 0;
     std::uint64_t& first = first_layers_;
     while (first < total_ && (first < 2 || first_bytes < options_.granted_bytes)) {
-        first_bytes += layer_bytes(header_, first / header_.identity.n_layers, first % header_.identity.n_layers);
+        first_bytes += layer_bytes(header_, first);
         ++first;
     }
     if (options_.memory_bytes != 0 && first_bytes > options_.memory_bytes) {
@@ -120,8 +125,7 @@ Status Receiver::handle_offer(const Frame& frame) {
 Result<std::vector<std::shared_ptr<kv::Layer>>> Receiver::first_buffers() {
     std::vector<std::shared_ptr<kv::Layer>> buffers;
     for (std::uint64_t i = 0; i < first_layers_; ++i) {
-        HETERO_TRY(buffers.emplace_back(),
-                   options_.layers->take(header_, i / header_.identity.n_layers, i % header_.identity.n_layers));
+        HETERO_TRY(buffers.emplace_back(), options_.layers->take(header_, i));
     }
     return buffers;
 }
@@ -240,7 +244,7 @@ bool Receiver::wants_buffer() const noexcept {
     if (!accepted() || error() || granted_ >= total_) return false;
     std::uint64_t ahead = 0;
     for (std::uint64_t i = taken_; i < granted_; ++i) {
-        ahead += layer_bytes(header_, i / header_.identity.n_layers, i % header_.identity.n_layers);
+        ahead += layer_bytes(header_, i);
         if (ahead >= options_.granted_bytes && granted_ - taken_ >= 2) return false;
     }
     return true;

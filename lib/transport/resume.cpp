@@ -271,8 +271,7 @@ Result<std::unique_ptr<kv::Sink>> Resume::create_sink(io::Overwrite overwrite) {
                                                    pace_, found_);
     const auto written = [journal = journal.get(), header = header_,
                           next = std::uint64_t{0}](kv::WrittenLayer layer) mutable {
-        const std::uint32_t n_layers = header->identity.n_layers;
-        journal->add(layer, layer_bytes(*header, next / n_layers, next % n_layers));
+        journal->add(layer, layer_bytes(*header, next));
         ++next;
     };
     HETERO_TRY(auto sink, kv::create_file(file, path_, written));

@@ -1,13 +1,21 @@
 #include "transport/send_window.h"
 
 namespace hetero::transport {
+namespace {
 
-std::uint64_t window_for(const LinkRate& rate) noexcept {
-    constexpr double wait_s = 30e-3;
-    const double bytes = rate.bytes_per_s * (4 * rate.latency_s + wait_s);
+std::uint64_t carried_in(double seconds, const LinkRate& rate) noexcept {
+    const double bytes = rate.bytes_per_s * seconds;
     if (!(bytes > static_cast<double>(least_window_bytes))) return least_window_bytes;  // NaN too
     if (bytes >= static_cast<double>(most_window_bytes)) return most_window_bytes;
     return static_cast<std::uint64_t>(bytes);
+}
+
+}  // namespace
+
+SendWindow window_for(const LinkRate& rate) noexcept {
+    constexpr double wait_s = 30e-3;
+    const double two_round_trips_s = 4 * rate.latency_s;
+    return {carried_in(two_round_trips_s + wait_s, rate), carried_in(two_round_trips_s, rate)};
 }
 
 }  // namespace hetero::transport

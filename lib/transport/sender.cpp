@@ -84,9 +84,12 @@ Status Sender::handle_checked(const Frame& frame) {
     if (kind == FrameKind::hello_ack && stage_ == Stage::greeting) {
         HETERO_TRY(const Hello hello, decode_hello(frame.payload));
         if (hello.role != WireRole::receiver) return fail(Errc::peer, "HELLO_ACK of a sender");
-        if (hello.min_version > highest_version_ || hello.max_version < lowest_version_)
-            return fail(Errc::peer, "it speaks hkv-mpi {} to {}, this state needs {}", hello.min_version,
-                        hello.max_version, lowest_version_);
+        if (hello.min_version > highest_version_ || hello.max_version < lowest_version_) {
+            link_->give_up(
+                {Errc::peer, fmt::format("{} speaks hkv-mpi {} to {}, this state needs {}", link_->options().peer,
+                                         hello.min_version, hello.max_version, lowest_version_)});
+            return {};
+        }
         version_ = std::min(hello.max_version, highest_version_);
         HETERO_TRY(std::vector<std::byte> offer, encode_checked(offer_, version_));
         offer_ = {};

@@ -8,13 +8,13 @@
 
 #include "transport/chunk_plan.h"
 #include "transport/link.h"
+#include "transport/send_window.h"
 #include "transport/token_bucket.h"
 #include "transport/transfer_times.h"
 
 namespace hetero::transport {
 
-inline constexpr std::uint64_t send_window_bytes = 16ULL << 20;  // unacknowledged, of a link that was not measured
-inline constexpr std::uint64_t send_window_pieces = 256;         // likewise, those to keep counted
+inline constexpr std::uint64_t send_window_pieces = 256;  // unacknowledged, those to keep counted
 
 struct OfferOptions {
     bool resumable = false;  // the receiver may hold some of the state: keep() what it does
@@ -34,7 +34,10 @@ public:
     bool step(TimePoint now);
 
     // Unacknowledged bytes at most; one frame is always allowed.
-    void set_window(std::uint64_t bytes) noexcept { window_bytes_ = bytes; }
+    void set_window(const SendWindow& window) noexcept {
+        window_bytes_ = window.bytes;
+        link_->set_in_flight(window.in_flight_bytes);
+    }
 
     [[nodiscard]] bool accepted() const noexcept { return stage_ >= Stage::streaming; }
     // Whether the piece of layer `layer_index` may be sent now.
@@ -73,7 +76,7 @@ private:
     Link* link_;
     TokenBucket bucket_;
     std::uint64_t charged_bytes_ = 0;
-    std::uint64_t window_bytes_ = send_window_bytes;
+    std::uint64_t window_bytes_ = SendWindow{}.bytes;
     bool window_full_ = false;  // until half of it is free: whoever sends is not woken for each frame
     Stage stage_ = Stage::idle;
     // Of the conversation, and the range that HELLO names.

@@ -97,9 +97,8 @@ Status UnfinishedFile::verify(const kv::Header& header, const Digest& state_key)
         return fail(Errc::bad_input, "its journal has chunks of {} tokens", journal->tokens_per_chunk);
     const bool other_chunks = written.tokens_per_chunk != header.tokens_per_chunk;
     layers_ = std::move(journal->layers);
-    const std::uint32_t n_layers = header.identity.n_layers;
     for (std::uint64_t i = 0; i < layers_.size(); ++i) {
-        HETERO_TRY(const auto layer, allocate_layer(header, i / n_layers, i % n_layers));
+        HETERO_TRY(const auto layer, allocate_layer(header, i));
         if (Status read_back = read(written, i, *layer); !read_back) {
             layers_.clear();
             return read_back;

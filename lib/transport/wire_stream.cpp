@@ -10,8 +10,13 @@
 namespace hetero::transport {
 namespace {
 
-constexpr std::size_t slice_bytes = 128U << 10;
 constexpr std::uint64_t worth_measuring = 16U << 20;  // smaller states have arrived before a link is measured
+
+template <class Machine>
+Status status_of(const Machine& machine) {
+    if (machine.error()) return tl::unexpected<Error>(*machine.error());
+    return {};
+}
 
 // Buffers of chunks on their way; they come back when the last frame that uses them is gone.
 class BufferPool : public std::enable_shared_from_this<BufferPool> {
@@ -89,11 +94,11 @@ public:
         const Commit last = late_ ? commit_of(root, header_) : Commit{root, {}, {}};
         auto lock = gate_->enter();
         gate_->wait(lock, [&] { return sender_->may_commit() || sender_->error(); });
-        HETERO_CHECK(failure());
+        HETERO_CHECK(status_of(*sender_));
         sender_->commit(last);
         gate_->nudge();
         gate_->wait(lock, [&] { return sender_->committed() || sender_->error(); });
-        if (!sender_->committed()) return failure();
+        if (!sender_->committed()) return status_of(*sender_);
         committed_ = true;
         return {};
     }
@@ -115,11 +120,11 @@ private:
         walk_.emplace(header_);
         tables_.assign(header_.sequences.size(), std::vector<kv::LayerChecksums>(header_.identity.n_layers));
         auto lock = gate_->enter();
-        HETERO_CHECK(failure());
+        HETERO_CHECK(status_of(*sender_));
         HETERO_CHECK(sender_->begin(header_, {.resumable = checksums_}));
         gate_->nudge();
         gate_->wait(lock, [&] { return sender_->accepted() || sender_->error(); });
-        return failure();
+        return status_of(*sender_);
     }
 
     Status adapt_to_link() {
@@ -127,11 +132,6 @@ private:
         HETERO_TRY(const LinkRate rate, measure_());
         const auto lock = gate_->enter();
         sender_->set_window(window_for(rate));
-        return {};
-    }
-
-    Status failure() const {
-        if (sender_->error()) return tl::unexpected<Error>(*sender_->error());
         return {};
     }
 
@@ -190,6 +190,14 @@ private:
         array_of(place.part == kv::PartId::k ? table.k : table.v, place.array).push_back(crc);
     }
 
+    // Where the layer came with its checksum.
+    [[nodiscard]] std::optional<std::uint32_t> verified_crc(const ChunkPlace& place, const kv::Layer& layer) const {
+        const kv::LayerChecksums* verified = kv::verified_checksums(header_, layer);
+        if (verified == nullptr) return std::nullopt;
+        const auto& crcs = array_of(place.part == kv::PartId::k ? verified->k : verified->v, place.array);
+        return place.chunk < crcs.size() ? std::optional(crcs[place.chunk]) : std::nullopt;
+    }
+
     Status send(const ChunkPlace& place, const kv::Layer& layer, const std::shared_ptr<const kv::Layer>& owner) {
         Payload payload{
             owner, std::span(array_of(layer.part(place.part), place.array).bytes).subspan(place.offset, place.length)};
@@ -199,15 +207,17 @@ private:
             // The buffers stay in cache; copy and checksum overlap with the transfer of earlier chunks.
             buffer = pool_->take(place.length);
         }
-        // In slices: frames move on between them, as a socket runs dry sooner than a chunk has been summed up.
-        std::uint32_t crc = 0;
-        for (std::size_t at = 0; (buffer || checksums_) && at < place.length; at += slice_bytes) {
-            auto slice = payload.bytes.subspan(at, std::min<std::size_t>(slice_bytes, place.length - at));
+        std::optional<std::uint32_t> known;
+        if (!checksums_) known = 0;
+        if (checksums_ && owner) known = verified_crc(place, layer);
+        std::uint32_t crc = known.value_or(0);
+        for (std::size_t at = 0; (buffer || !known) && at < place.length; at += checksum_slice_bytes) {
+            auto slice = payload.bytes.subspan(at, std::min<std::size_t>(checksum_slice_bytes, place.length - at));
             if (buffer) {
                 std::copy(slice.begin(), slice.end(), buffer->data() + at);
                 slice = std::span<const std::byte>(*buffer).subspan(at, slice.size());
             }
-            if (checksums_) crc = crc32c(slice, crc);
+            if (!known) crc = crc32c(slice, crc);
             gate_->keep_moving();
         }
         if (buffer) {
@@ -221,14 +231,14 @@ private:
     Status hand_over(const ChunkPlace& place, std::uint32_t crc, Payload payload) {
         auto lock = gate_->enter();
         gate_->wait(lock, [&] { return sender_->may_send(place.layer_index) || sender_->error(); });
-        HETERO_CHECK(failure());
+        HETERO_CHECK(status_of(*sender_));
         if (checksums_ && sender_->held(place.piece) == crc) {
             sender_->keep(place);
             return {};
         }
         sender_->send(place, crc, std::move(payload));
         gate_->nudge();
-        return failure();
+        return status_of(*sender_);
     }
 
     Gate* gate_;
@@ -262,10 +272,13 @@ public:
         auto lock = gate_->enter();
         gate_->wait(lock, [&] { return receiver_->layer_ready() || receiver_->error(); });
         // What has arrived whole before the peer was lost need not be sent again.
-        if (!resume_ || !receiver_->layer_ready()) HETERO_CHECK(failure());
+        if (!resume_ || !receiver_->layer_ready()) HETERO_CHECK(status_of(*receiver_));
         ReceivedLayer received = receiver_->take_layer();
         HETERO_CHECK(grant(lock));
         const std::uint32_t n_layers = header_.identity.n_layers;
+        if (receiver_->link().options().verify_chunks)
+            received.layer.verified = std::make_shared<const kv::VerifiedPieces>(
+                kv::VerifiedPieces{header_.tokens_per_chunk, received.checksums});
         tables_[read_ / n_layers][read_ % n_layers] = std::move(received.checksums);
         ++read_;
         return std::move(received.layer);
@@ -283,7 +296,7 @@ public:
         if (!header_.late_logits) own = kv::root_digest(header_, tables_);
         auto lock = gate_->enter();
         gate_->wait(lock, [&] { return receiver_->root() || receiver_->error(); });
-        HETERO_CHECK(failure());
+        HETERO_CHECK(status_of(*receiver_));
         if (header_.late_logits) {
             header_.take_logits_of(receiver_->header());
             lock.unlock();
@@ -297,24 +310,18 @@ public:
             receiver_->refuse_root(own);
         }
         gate_->nudge();
-        return failure();
+        return status_of(*receiver_);
     }
 
     [[nodiscard]] const std::string& name() const noexcept override { return name_; }
 
 private:
-    Status failure() const {
-        if (receiver_->error()) return tl::unexpected<Error>(*receiver_->error());
-        return {};
-    }
-
     // Buffers are made outside the lock: fresh pages take as long as a transfer.
     Status grant(Gate::Lock& lock) {
         while (receiver_->wants_buffer()) {
             const std::uint64_t next = receiver_->next_buffer();
             lock.unlock();
-            auto buffer =
-                receiver_->layers().take(header_, next / header_.identity.n_layers, next % header_.identity.n_layers);
+            auto buffer = receiver_->layers().take(header_, next);
             if (buffer && resume_)
                 if (Status filled = resume_->fill(next, **buffer); !filled) buffer = tl::unexpected(filled.error());
             lock.lock();
@@ -371,7 +378,7 @@ Result<std::unique_ptr<kv::Source>> wire_source(Gate& gate, Receiver& receiver, 
         }
         gate.nudge();
     }
-    if (receiver.error()) return tl::unexpected<Error>(*receiver.error());
+    HETERO_CHECK(status_of(receiver));
     return std::unique_ptr<kv::Source>(std::make_unique<WireSource>(gate, receiver, std::move(resume), confirm_later));
 }
 
@@ -381,8 +388,7 @@ Status confirm(Gate& gate, Receiver& receiver) {
         receiver.confirm();
         gate.nudge();
     }
-    if (receiver.error()) return tl::unexpected<Error>(*receiver.error());
-    return {};
+    return status_of(receiver);
 }
 
 }  // namespace hetero::transport

@@ -164,6 +164,7 @@ case $scenario in
     says receive "process 1 of elsewhere waits there"
     begin send "$bin/kv-send" a.h5 -o mpi-port:a.port --timeout 5
     finish send 5
+    [ ! -s send.out ] || no "Open MPI writes to stdout"
     clean ;;
   wrong_file)
     state a.h5

@@ -81,11 +81,24 @@ case $scenario in
         same_state 1c.h5 c$n.h5
       done
     done
-    refuses 2 "--shards: mpi:2 cannot be divided" -n 2 hetero-prefill --tp 2 --shards -m "$llama" --tokens 5,6 -o mpi:2 : \
-      -n 1 bash -c 'exec hetero-decode -m "$1" mpi:0 2>/dev/null' _ "$llama"
+    refuses 2 "--shards: - cannot be divided" -n 2 bash -c 'exec hetero-prefill --tp 2 --shards -m "$1" --tokens 5,6 -o - > >(cat)' _ "$llama"
     refuses 3 "1.h5: is there, and would be read instead" -n 2 hetero-prefill --tp 2 --shards -m "$llama" --tokens 5,6 -o 1.h5
     refuses 3 "s2.tp1of2.h5: exists already" -n 2 bash -c 'rm -f s2.tp0of2.h5; exec "$@"' _ \
       hetero-prefill --tp 2 --shards -m "$llama" --tokens 5,6 -o s2.h5 ;;
+  shards_to_ranks)  # each rank sends its own heads while it computes, to one rank and to several
+    hetero-prefill -m "$llama" --tokens $prompt -o 1.h5 -q -t 1 || no "prefill"
+    hetero-decode -m "$llama" 1.h5 -n 12 --ignore-eos --json -q -t 1 >1.json || no "decode"
+    for n in $(few && echo 2 || echo 2 3); do
+      prefill=(-n "$n" hetero-prefill --tp "$n" --shards -m "$llama" --tokens $prompt -q -t 1)
+      runs "${prefill[@]}" -o mpi:$n : -n 1 kv-send mpi:0-$((n - 1)) -o whole$n.h5 -q
+      same_state 1.h5 whole$n.h5
+      runs "${prefill[@]}" -o mpi:$n-$((n + 1)) : -n 2 kv-send --tp 2 mpi:0-$((n - 1)) -o s$n.h5 -q
+      same_state 1.h5 s$n.h5
+      runs "${prefill[@]}" -o mpi:$n : -n 1 hetero-decode -m "$llama" mpi:0-$((n - 1)) -n 12 --ignore-eos --json -q -t 1
+      [ "$(ids out)" = "$(ids 1.json)" ] || no "$n ranks to a decoder: other tokens"
+    done
+    refuses 2 "mpi:0-1 is to write mpi:2, but rank 2 reads mpi:0" -n 2 hetero-prefill --tp 2 --shards -m "$llama" --tokens 5,6 -o mpi:2 : \
+      -n 1 bash -c 'exec hetero-decode -m "$1" mpi:0 2>/dev/null' _ "$llama" ;;
   families)  # experts and latents; what the unit tests do with threads
     for model in $(few && echo mixtral deepseek_v2 || echo mixtral qwen3_moe deepseek_v2 deepseek_v3 gemma2 phi3); do
       model=$testdata/golden/tiny/$model/bf16

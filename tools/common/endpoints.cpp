@@ -81,7 +81,8 @@ void add_tp_options(OptionTable& table, TransferOptions& options) {
         .integer("--tp", "N", &options.tp, 1, 1024,
                  "tensor parallelism: the N ranks of this part of an MPI job compute together")
         .setting = true;
-    table.flag("--shards", &options.shards, "with --tp: each rank writes its heads to a file of its own");
+    table.flag("--shards", &options.shards,
+               "with --tp: each rank writes its own heads, to a file or (hetero-prefill) to mpi:FIRST-LAST");
 }
 
 void add_dry_run_option(OptionTable& table, TransferOptions& options, std::string help) {
@@ -129,7 +130,7 @@ Result<Endpoints> prepare_endpoints(Tool& tool, const std::vector<std::string>& 
     if (options.shards) transfer.overwrite = io::Overwrite::replace;  // check_shards() knows what is written
     HETERO_CHECK(transport::prepare(result.inputs, result.outputs, transfer));
     HETERO_CHECK(join_group(tool));
-    if (options.shards) HETERO_CHECK(check_shards(tool, result.outputs));
+    if (options.shards) HETERO_CHECK(check_shards(tool, result.outputs, options.hold_shards));
     return result;
 }
 

@@ -119,10 +119,11 @@ Status check_no_whole(const std::string& path) {
     return fail(Errc::bad_input, "{}: is there, and would be read instead of the shards beside it; remove it", path);
 }
 
-Status check_shards(const Tool& tool, const std::vector<transport::Endpoint>& outputs) {
+Status check_shards(const Tool& tool, const std::vector<transport::Endpoint>& outputs, bool to_ranks) {
     Communicator& group = transport::group();
     const auto check = [&]() -> Status {
         for (const transport::Endpoint& output : outputs) {
+            if (to_ranks && output.kind == transport::EndpointKind::mpi) continue;
             if (output.kind != transport::EndpointKind::file)
                 return fail(Errc::usage, "--shards: {} cannot be divided; write to a file",
                             transport::to_string(output));
@@ -165,6 +166,7 @@ Result<std::unique_ptr<kv::Sink>> GroupWriter::open(const transport::Endpoint& e
     HETERO_TRY(const std::string run, run_id());
     if (!header.provenance.empty()) header.provenance.back().what += " shards=" + run;  // of one run, see merge_shards
     drop_logits_of_others(header);
+    if (endpoint.is_link()) return transport::open_sink(endpoint, options);
     return open_own_shard(endpoint, options);
 }
 

@@ -26,8 +26,8 @@ Result<std::string> run_id();
 // No file is there of the name that the state of all shards goes by.
 Status check_no_whole(const std::string& path);
 
-// Outputs of shards are files, and each rank can write its own.
-Status check_shards(const Tool& tool, const std::vector<transport::Endpoint>& outputs);
+// Outputs of shards are files, and each rank can write its own; or with `to_ranks` other ranks.
+Status check_shards(const Tool& tool, const std::vector<transport::Endpoint>& outputs, bool to_ranks);
 
 // The first shard alone has the logits of a state.
 void drop_logits_of_others(kv::Header& header);
@@ -42,6 +42,9 @@ class GroupWriter {
 public:
     explicit GroupWriter(bool shards) : shards_(shards && transport::group().size() > 1) {}
 
+    [[nodiscard]] bool writes() const { return shards_ || transport::group().is_root(); }
+    // The first rank writes what all hold.
+    [[nodiscard]] bool gathers() const { return !shards_ && transport::group().size() > 1; }
     // What this rank writes of a layer. A call of all ranks.
     Result<kv::Layer> layer(const engine::Session& session, std::uint32_t layer) const {
         return shards_ ? session.export_layer(layer) : session.gather_layer(layer);

@@ -30,16 +30,6 @@ Result<std::shared_ptr<const Tokenizer>> load_tokenizer(const model::Model& mode
     return Tokenizer::from_folder(model.path);
 }
 
-Result<LoadedModel> load_alone(const ModelOptions& options) {
-    if (options.path.empty()) return fail(Errc::usage, "no model: give one with -m");
-    LoadedModel loaded;
-    HETERO_TRY(loaded.model, model::Model::load(options.path));
-    HETERO_TRY(loaded.tokenizer, load_tokenizer(*loaded.model));
-    loaded.identity = engine::identity_of(*loaded.model, loaded.tokenizer ? loaded.tokenizer->digest() : Digest{});
-    loaded.layer_shapes = engine::layer_shapes(*loaded.model);
-    return loaded;
-}
-
 // Ranks that compute together have the same weights, wherever each finds them.
 Status check_same_weights(Communicator& group, const LoadedModel& loaded, const std::string& path) {
     const std::string own = to_hex(loaded.identity.weights_digest) + to_hex(kv::compat_hash(loaded.identity));
@@ -137,13 +127,26 @@ void report_memory(Tool& tool, const engine::Session& session) {
                                {"warm", session.warm()}};
 }
 
-Result<LoadedModel> load_model(const ModelOptions& options) {
+Result<LoadedModel> load_alone(const ModelOptions& options) {
+    if (options.path.empty()) return fail(Errc::usage, "no model: give one with -m");
     const auto start = std::chrono::steady_clock::now();
-    auto loaded = load_alone(options);
+    LoadedModel loaded;
+    HETERO_TRY(loaded.model, model::Model::load(options.path));
+    HETERO_TRY(loaded.tokenizer, load_tokenizer(*loaded.model));
+    loaded.identity = engine::identity_of(*loaded.model, loaded.tokenizer ? loaded.tokenizer->digest() : Digest{});
+    loaded.layer_shapes = engine::layer_shapes(*loaded.model);
+    loaded.load_ms = milliseconds_since(start);
+    return loaded;
+}
+
+Result<LoadedModel> load_model(const ModelOptions& options, std::optional<LoadedModel> own) {
+    const auto start = std::chrono::steady_clock::now();
+    const double before_ms = own ? own->load_ms : 0;
+    auto loaded = own ? Result<LoadedModel>(*std::move(own)) : load_alone(options);
     Communicator& group = transport::group();
     HETERO_CHECK(group.agree(loaded ? Status{} : Status(tl::unexpected<Error>(loaded.error()))));
     HETERO_CHECK(check_same_weights(group, *loaded, options.path));
-    loaded->load_ms = milliseconds_since(start);
+    loaded->load_ms = before_ms + milliseconds_since(start);
     return loaded;
 }
 

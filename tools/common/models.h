@@ -1,6 +1,7 @@
 // A model with its tokenizer, ready to run on the device that was asked for.
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,8 +49,10 @@ struct LoadedModel {
     std::vector<kv::LayerShape> layer_shapes;  // of the states it makes and reads; empty: all gqa
     double load_ms = 0;
 };
-// In a group: fails everywhere where it fails on one rank, or the ranks have different weights.
-Result<LoadedModel> load_model(const ModelOptions& options);
+// Of this rank, before it meets the others.
+Result<LoadedModel> load_alone(const ModelOptions& options);
+// In a group: fails everywhere where it fails on one rank, or the ranks have different weights. `own`: loaded already.
+Result<LoadedModel> load_model(const ModelOptions& options, std::optional<LoadedModel> own = std::nullopt);
 
 // What this process has taken so far, and the weights that `session` runs on.
 void report_memory(Tool& tool, const engine::Session& session);

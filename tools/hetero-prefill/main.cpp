@@ -68,7 +68,9 @@ int main(int argc, char** argv) {
     add_tp_options(table, options.transfer);
 
     table.heading("Output");
-    table.text("-o,--output", "KV", &options.output, "the state: a file, - (stdout), mpi:RANK or mpi-port:FILE")
+    table
+        .text("-o,--output", "KV", &options.output,
+              "the state: a file, - (stdout), mpi:RANK, with --shards mpi:FIRST-LAST, or mpi-port:FILE")
         .completion = Completion::file;
     add_delivery_options(table, options.delivery);
     table.flag("--staged", &options.staged, "send from the host's memory, even where MPI sends from a GPU's").setting =

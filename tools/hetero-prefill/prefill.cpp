@@ -227,17 +227,17 @@ private:
         HETERO_TRY(const auto sink, writer_.open(endpoint, options_.transfer.transport(tool_), session, header));
         ComputedSource source(header, session, writer_, std::move(finished_));
         // What a rank does not write it does not convert either.
-        const bool writes = options_.transfer.shards || transport::group().is_root();
-        HETERO_TRY(const Delivered delivered,
-                   deliver(tool_, writes ? delivery : Delivery{}, source, *sink, endpoint, options_.model.threads));
+        HETERO_TRY(const Delivered delivered, deliver(tool_, writer_.writes() ? delivery : Delivery{}, source, *sink,
+                                                      endpoint, options_.model.threads));
         stored_ = delivered.header;
         return {};
     }
 
-    // Another thread sends what this one computes. The group's first rank sends for all.
+    // Another thread sends what this one computes. The group's first rank sends for all, or each its own heads.
     Status stream(engine::Session& session, kv::Header& header, const transport::Endpoint& endpoint,
                   const Delivery& delivery) {
         header.late_logits = options_.logits != "none" || options_.first_token == "prefill";
+        HETERO_TRY(const auto sink, writer_.open(endpoint, options_.transfer.transport(tool_), session, header));
         kv::Header sent = header;
         const bool codes = session.codes_layers() && delivery.specs;
         if (codes) {
@@ -246,12 +246,11 @@ private:
             sent.provenance.push_back(quantize_entry(tool_, schemes));
         }
         StreamedSource source(std::move(sent), session, writer_);
-        if (!transport::group().is_root()) {
+        if (!writer_.writes()) {
             HETERO_CHECK(compute(session, header, &source));
             stored_ = header;
             return {};
         }
-        HETERO_TRY(const auto sink, writer_.open(endpoint, options_.transfer.transport(tool_), session, header));
         Result<Delivered> delivered = fail(Errc::internal, "nothing was sent");
         const auto send = [&] {
             try {
@@ -271,6 +270,7 @@ private:
         }
         Status computed = guard([&] { return compute(session, header, &source); });
         header.late_logits = false;
+        drop_logits_of_others(header);
         if (computed) {
             source.all_done(header);
         } else {
@@ -362,6 +362,11 @@ Status check_delivery(const Delivery& delivery, const engine::KvStorage& storage
     return {};
 }
 
+bool sends_shards(const PrefillOptions& options) {
+    const auto output = transport::parse_endpoint(options.output);
+    return options.transfer.shards && options.transfer.tp > 1 && output && output->kind == transport::EndpointKind::mpi;
+}
+
 }  // namespace
 
 Status run_warm(Tool& tool, const PrefillOptions& options) {
@@ -395,15 +400,25 @@ Status run_prefill(Tool& tool, const PrefillOptions& options) {
     Files others{prompt_files(options.prompt), {options.logits_out}};
     others.read.push_back(options.model.path);
     others.read.insert(others.read.end(), options.delivery.plans.begin(), options.delivery.plans.end());
+    TransferOptions transfer = options.transfer;
+    std::optional<LoadedModel> own;
+    if (sends_shards(options)) {  // the ranks tell each other of how many heads
+        if (delivery.automatic)
+            return fail(Errc::usage,
+                        "--wire-dtype auto: links of several ranks are not measured; name the representation");
+        HETERO_TRY(own, load_alone(options.model));
+        transfer.hold_shards = true;
+        transfer.heads = kv::head_counts(own->identity);
+    }
     HETERO_TRY(const Endpoints endpoints,
-               prepare_endpoints(tool, {options.prefix}, {options.output}, options.transfer, std::move(others)));
+               prepare_endpoints(tool, {options.prefix}, {options.output}, transfer, std::move(others)));
     Communicator& group = transport::group();
     Status writable;
     if (!options.logits_out.empty() && group.is_root()) {
         writable = io::check_output_path(options.logits_out, tool.overwrite());
     }
     HETERO_CHECK(group.agree(writable));
-    HETERO_TRY(const LoadedModel loaded, load_model(options.model));
+    HETERO_TRY(const LoadedModel loaded, load_model(options.model, std::move(own)));
     if (delivery.specs) HETERO_CHECK(check_specs(tool, *delivery.specs, loaded.identity));  // before weights are packed
     if (options.first_token == "prefill" && !loaded.tokenizer)
         return fail(Errc::bad_input, "--first-token prefill: {} has no tokenizer", options.model.path);
@@ -419,9 +434,9 @@ Status run_prefill(Tool& tool, const PrefillOptions& options) {
 
     std::optional<kv::State> prefix;
     if (!endpoints.inputs.empty()) {
-        transport::TransportOptions transfer = options.transfer.transport(tool);
-        transfer.expected_identity = loaded.identity;
-        HETERO_TRY(const auto opened, open_source(tool, endpoints.inputs.front(), transfer, "prefix"));
+        transport::TransportOptions reading = options.transfer.transport(tool);
+        reading.expected_identity = loaded.identity;
+        HETERO_TRY(const auto opened, open_source(tool, endpoints.inputs.front(), reading, "prefix"));
         const auto& source = opened.source;
         HETERO_CHECK(check_state(loaded, options.model.path, source->header(), source->name()));
         report_weights(tool, source->name(), source->header().identity, loaded.identity);

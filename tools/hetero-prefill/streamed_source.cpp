@@ -11,7 +11,7 @@ Status StreamedSource::failure() const { return error_ ? Status(tl::unexpected<E
 
 Status StreamedSource::layer_done(std::uint32_t layer, std::uint64_t end) {
     std::optional<kv::Layer> gathered;
-    if (transport::group().size() > 1) {
+    if (writer_.gathers()) {
         HETERO_TRY(gathered, writer_.layer(session_, layer, end));
     }
     const std::lock_guard lock(mutex_);
@@ -31,7 +31,7 @@ Status StreamedSource::sequence_done(std::uint64_t end, bool more) {
         lock.lock();
     }
     ++sequence_;
-    if (!more || transport::group().size() > 1) return failure();
+    if (!more || writer_.gathers()) return failure();
     changed_.wait(lock, [&] { return !exporting_; });
     for (std::uint64_t index = taken_; index < ready_; ++index) {
         if (index - taken_ < held_.size()) continue;

@@ -15,8 +15,8 @@ namespace hetero::tool {
 class StreamedSource final : public kv::Source {
 public:
     // `header` has the sequences without what comes late, and the schemes of the layers: where the session codes them
-    // (Session::codes_layers), those that it codes to. A layer is read from `session` when it is asked for; in a
-    // group, which has to gather it together, when it is complete. All outlive the source.
+    // (Session::codes_layers), those that it codes to. A layer is read from `session` when it is asked for; where the
+    // ranks of a group have to gather it together, when it is complete. All outlive the source.
     StreamedSource(kv::Header header, const engine::Session& session, const GroupWriter& writer);
 
     // For the thread that computes. A layer of the sequence in work is complete, with `end` tokens; fails where the

@@ -81,9 +81,8 @@ bool converts(const kv::Header& read, const kv::Header& sent) {
 
 std::uint64_t largest_layer_bytes(const kv::Header& header) {
     std::uint64_t most = 0;
-    for (std::size_t s = 0; s < header.sequences.size(); ++s)
-        for (std::size_t layer = 0; layer < header.identity.n_layers; ++layer)
-            most = std::max(most, transport::layer_bytes(header, s, layer));
+    for (std::uint64_t i = 0; i < transport::total_layers(header); ++i)
+        most = std::max(most, transport::layer_bytes(header, i));
     return most;
 }
 

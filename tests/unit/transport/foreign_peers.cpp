@@ -118,6 +118,35 @@ TEST_CASE("peers that break the protocol are named and refused") {
     }
 }
 
+TEST_CASE("a state of a newer sender is refused with what it has and what the receiver knows") {
+    const auto refused_as = [](const kv::Header& header, std::uint64_t payload_bytes, std::string_view why) {
+        Hello hello;
+        hello.max_version = max_protocol_version;
+        hello.min_version = protocol_version_of(header);
+        hello.compat_hash = kv::compat_hash(header.identity);
+        const auto error =
+            receiver_meets({frame(FrameKind::hello, encode(hello)),
+                            frame(FrameKind::offer, encode(Offer{payload_bytes, header, {}}, max_protocol_version))});
+        REQUIRE(error);
+        CHECK(error->code == Errc::bad_input);  // the peer keeps to the protocol
+        CHECK_MESSAGE(error->message == fmt::format("rank 0: {}", why), error->message);
+    };
+    kv::Header header = synthetic_header(mixed_shape(), 1);
+    const std::uint64_t bytes = header.payload_bytes();
+    SUBCASE("codec") {
+        header.v_schemes.back().codec = "int7x";
+        refused_as(header, bytes, fmt::format("codec int7x is offered, known here: {}", quant::codec_names()));
+    }
+    SUBCASE("axis") {
+        header.k_schemes.front().params.axis = static_cast<quant::Axis>(9);
+        refused_as(header, bytes, "scheme axis 9 is offered, known here: 0 to 3");
+    }
+    SUBCASE("kind of layer") {
+        header.layer_shapes[1].kind = static_cast<kv::LayerKind>(7);
+        refused_as(header, bytes, "layer kind 7 is offered, known here: 0 to 2");
+    }
+}
+
 TEST_CASE("a state that needs version 2 meets a receiver of version 1") {
     const auto state = synthetic_state(mixed_shape(), 1);
     REQUIRE_MESSAGE(state, state.error().message);
@@ -134,5 +163,5 @@ TEST_CASE("a state that needs version 2 meets a receiver of version 1") {
     for (int i = 0; i < 3; ++i) transfer.tick();
     REQUIRE(transfer.sender().error());
     CHECK(transfer.sender().error()->code == Errc::peer);
-    CHECK(transfer.sender().error()->message.find("it speaks hkv-mpi 1 to 1, this state needs 2") != std::string::npos);
+    CHECK(transfer.sender().error()->message.find("speaks hkv-mpi 1 to 1, this state needs 2") != std::string::npos);
 }

@@ -12,22 +12,22 @@ TEST_CASE("a layer that was given back is taken again where its shape fits") {
     longer.tokens = {14};
     const kv::Header other = synthetic_header(longer, 1);
     LayerPool pool(1);
-    auto first = pool.take(header, 0, 0);
+    auto first = pool.take(header, 0);
     REQUIRE(first);
     const std::byte* memory = (*first)->k.values.bytes.data();
     pool.give(std::move(**first));
     pool.give(kv::Layer{});  // nothing
 
-    auto fresh = pool.take(other, 0, 0);
+    auto fresh = pool.take(other, 0);
     REQUIRE(fresh);
     CHECK(kv::check_layer(other, 0, 0, **fresh));
     pool.give(std::move(**fresh));  // one too many
 
-    auto again = pool.take(header, 0, 1);
+    auto again = pool.take(header, 1);
     REQUIRE(again);
     CHECK((*again)->k.values.bytes.data() == memory);
     CHECK(kv::check_layer(header, 0, 1, **again));
-    auto empty = pool.take(header, 0, 2);
+    auto empty = pool.take(header, 2);
     REQUIRE(empty);
     CHECK((*empty)->k.values.bytes.data() != memory);
 }

@@ -73,12 +73,39 @@ TEST_CASE("a link's latency and rate are found, with little sent over a slow one
     }
 }
 
+TEST_CASE("on a slow link, or a busy machine, fewer round trips are measured") {
+    for (const double latency_s : {20e-6, 20e-3}) {
+        TimePoint now{};
+        MemoryPair pair(1);
+        Link there(std::make_unique<TimedChannel>(pair.end(0), now, latency_s, 10e9), link_options(WireRole::sender),
+                   now);
+        Link here(std::make_unique<TimedChannel>(pair.end(1), now, latency_s, 10e9), link_options(WireRole::receiver),
+                  now);
+        LinkMeasure measure(there, {2000, 2});
+        for (; !measure.rate() && now < TimePoint{} + std::chrono::seconds(200);
+             now += std::chrono::duration_cast<TimePoint::duration>(std::chrono::duration<double>(latency_s / 20))) {
+            measure.step(now);
+            here.step(now);
+        }
+        REQUIRE(measure.rate());
+        CAPTURE(latency_s);
+        const std::size_t trips = measure.round_trips_s().size();
+        if (latency_s < 1e-3) {
+            CHECK(trips == 2000);
+        } else {  // 2 s of 40 ms each and some
+            CHECK(trips >= 40);
+            CHECK(trips <= 51);
+        }
+        CHECK(measure.rate()->latency_s == doctest::Approx(latency_s).epsilon(0.15));
+    }
+}
+
 TEST_CASE("a link that is to carry less than it can is not filled to find that out") {
     TimePoint now{};
     MemoryPair pair(1);
     Link there(std::make_unique<TimedChannel>(pair.end(0), now, 20e-6, 10e9), link_options(WireRole::sender), now);
     Link here(std::make_unique<TimedChannel>(pair.end(1), now, 20e-6, 10e9), link_options(WireRole::receiver), now);
-    LinkMeasure measure(there, 21, 1'000'000);
+    LinkMeasure measure(there, {}, 1'000'000);
     for (; !measure.rate() && now < TimePoint{} + std::chrono::seconds(5); now += std::chrono::microseconds(2)) {
         measure.step(now);
         here.step(now);

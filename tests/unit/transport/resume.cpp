@@ -83,13 +83,12 @@ std::uint64_t go_on(const kv::State& state, const std::string& path, const std::
     const auto sink = resume.create_sink(io::Overwrite::refuse);
     REQUIRE(sink);
     REQUIRE((*sink)->begin(state.header));
-    const std::uint32_t n = state.header.identity.n_layers;
     piece = 0;
     ChunkWalk walk(state.header);
     for (std::uint64_t i = 0; i < total_layers(state.header); ++i) {
         bool held_here = false;
         for (; !walk.done() && walk.place().layer_index == i; walk.advance(), ++piece) held_here = piece < pieces;
-        const auto layer = allocate_layer(state.header, i / n, i % n);
+        const auto layer = allocate_layer(state.header, i);
         REQUIRE(layer);
         const Status filled = resume.fill(i, **layer);
         REQUIRE_MESSAGE(filled, filled.error().message);
@@ -289,7 +288,7 @@ TEST_CASE("a file that changes after it was looked through is an error, not a wr
     Resume resume(path, at_once);
     REQUIRE_FALSE(resume.look_for(state.header, state_key(state.header)).empty());
     overwrite(only_file(folder, ".part"), records.layers[1].offsets[0][0], 1);
-    const auto layer = allocate_layer(state.header, 0, 0);
+    const auto layer = allocate_layer(state.header, 0);
     REQUIRE(layer);
     CHECK(resume.fill(0, **layer));
     const Status changed = resume.fill(1, **layer);

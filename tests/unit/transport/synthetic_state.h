@@ -105,7 +105,7 @@ inline Result<kv::State> synthetic_state(const StateShape& shape, std::uint32_t 
     for (std::size_t s = 0; s < shape.tokens.size(); ++s) {
         auto& layers = state.layers.emplace_back();
         for (std::uint32_t l = 0; l < shape.layers; ++l) {
-            HETERO_TRY(auto layer, transport::allocate_layer(state.header, s, l));
+            HETERO_TRY(auto layer, transport::allocate_layer(state.header, s * shape.layers + l));
             fill(*layer, seed * 1000 + static_cast<std::uint32_t>(s) * 100 + l);
             layers.push_back(std::move(*layer));
         }

@@ -130,8 +130,7 @@ private:
             if ((layers_.size() - 1) % n == 0) received_tables_.emplace_back();
             received_tables_.back().push_back(std::move(layer.checksums));
             while (receiver_.wants_buffer()) {
-                auto buffer =
-                    allocate_layer(receiver_.header(), receiver_.next_buffer() / n, receiver_.next_buffer() % n);
+                auto buffer = allocate_layer(receiver_.header(), receiver_.next_buffer());
                 REQUIRE(buffer);
                 fill_held(receiver_.next_buffer(), **buffer);
                 receiver_.grant(std::move(*buffer));

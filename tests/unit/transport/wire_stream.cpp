@@ -32,7 +32,7 @@ TEST_CASE("a state that is larger than the window and what is granted ahead") {
     shape.tokens_per_chunk = 0;
     const auto state = test::synthetic_state(shape, 2);
     REQUIRE_MESSAGE(state, state.error().message);
-    REQUIRE(state->header.payload_bytes() > 2 * send_window_bytes);
+    REQUIRE(state->header.payload_bytes() > 2 * SendWindow{}.bytes);
     Wire wire;
     ReceiverOptions narrow;
     narrow.granted_bytes = 1;
@@ -46,6 +46,53 @@ TEST_CASE("a state that is larger than the window and what is granted ahead") {
     for (std::size_t s = 0; s < 2; ++s)
         for (std::size_t l = 0; l < shape.layers; ++l) CHECK(test::same_bytes(state->layers[s][l], got->layers[s][l]));
     CHECK(got->header.sequences[0].tokens == state->header.sequences[0].tokens);
+}
+
+TEST_CASE("checksums that a layer comes with are sent with it, and compared where it arrives") {
+    const auto state = test::synthetic_state({}, 2);
+    REQUIRE(state);
+    for (const bool right : {true, false}) {
+        CAPTURE(right);
+        Wire wire;
+        Status read;
+        std::uint64_t verified = 0;
+        std::thread reader([&] {
+            const auto source = wire_source(wire.gate, wire.receiver, {});
+            REQUIRE(source);
+            for (std::uint64_t i = 0; read && i < total_layers((*source)->header()); ++i) {
+                const auto layer = (*source)->read_layer();
+                if (layer) {
+                    const kv::LayerChecksums* known = kv::verified_checksums((*source)->header(), *layer);
+                    REQUIRE(known != nullptr);
+                    verified += *known == kv::checksum_layer((*source)->header(), *layer) ? 1 : 0;
+                } else {
+                    read = tl::unexpected<Error>(layer.error());
+                }
+            }
+            if (read) read = (*source)->finish();
+        });
+        const auto sink = wire_sink(wire.gate, wire.sender);
+        const auto send = [&]() -> Status {
+            HETERO_CHECK(sink->begin(state->header));
+            for (const kv::Layer& one : state->layers[0]) {
+                kv::Layer layer = one;
+                kv::LayerChecksums checksums = kv::checksum_layer(state->header, layer);
+                if (!right) checksums.v.values[0] ^= 1;
+                layer.verified = std::make_shared<kv::VerifiedPieces>(
+                    kv::VerifiedPieces{state->header.tokens_per_chunk, std::move(checksums)});
+                HETERO_CHECK(sink->write_shared(std::make_shared<kv::Layer>(std::move(layer))));
+            }
+            return sink->commit();
+        };
+        const Status sent = send();
+        reader.join();
+        CHECK(sent.has_value() == right);
+        CHECK(read.has_value() == right);
+        CHECK(verified == (right ? state->layers[0].size() : 0));
+        if (!right)
+            CHECK(sent.error().message.find("V values, chunk 0 arrived damaged at rank 1 4 times") !=
+                  std::string::npos);
+    }
 }
 
 TEST_CASE("an aborted sink ends the reader with its reason") {

@@ -127,7 +127,10 @@ public:
                        elsewhere_->convert(source, *out, scheme.params, shape, spans_of(*out, part, shape, out_first),
                                            pool_, workers_.front().max_abs_error));
             seconds_ += seconds_since(start);
-            if (converted) return ++parts_elsewhere_, part;
+            if (converted) {
+                ++parts_elsewhere_;
+                return {};
+            }
         }
         const std::uint64_t step = tokens_per_task(*in, from.scheme, *out, scheme, shape);
         const std::size_t tasks = rows.middle / step + (rows.middle % step != 0 ? 1 : 0);
@@ -375,7 +378,8 @@ bool conversion_is_exact(const Scheme& from, const Scheme& to) {
 Result<Part> convert_part(const Header& header, const Part& from, const Scheme& scheme, std::uint64_t n_tokens,
                           PartId id, std::uint64_t first_token, int threads, float& error) {
     Converter converter(threads, nullptr);
-    auto part = converter.convert(header, from, scheme, n_tokens, id, first_token);
+    Part part;
+    HETERO_CHECK(converter.convert(header, from, part, scheme, n_tokens, id, first_token));
     error = std::max(error, converter.max_abs_error());
     return part;
 }

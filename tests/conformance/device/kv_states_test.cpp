@@ -76,7 +76,7 @@ void codes_are_those_of_the_cpu(const Device& device, const char* name, DType ty
     CHECK(place.read()[0] == nowhere);
     float error = 0;
     std::vector<std::byte> decoded(x.size() * sizeof(float));
-    REQUIRE(cpu.decode_to(spec.params, shape, wanted.values, wanted.scale, wanted.zero, DType::f32, decoded, nullptr));
+    REQUIRE(cpu.decode_to(spec.params, shape, wanted.values, wanted.scale, wanted.zero, {DType::f32, decoded}, nullptr));
     std::vector<float> values(x.size());
     if (type == DType::f32) values = x;
     if (type == DType::f16)

@@ -239,7 +239,7 @@ Result<bool> CodedLayers::finish(std::size_t layer) {
             if (remote != nullptr) {
                 remote->part(id).places[i] = {at, sizes[i]};
             } else {
-                std::memcpy((part.*kv::part_arrays[i]).bytes.data(), slot.host.get() + alignment + at, sizes[i]);
+                std::copy_n(slot.host.get() + alignment + at, sizes[i], (part.*kv::part_arrays[i]).bytes.data());
             }
         }
     }

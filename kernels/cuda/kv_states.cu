@@ -1,5 +1,6 @@
 // K and V of a state to codes and back.
 #include "kernels/cuda/encode.cuh"
+#include "kernels/cuda/reduce.cuh"
 
 namespace hetero::kernels::HETERO_DEVICE_BACKEND {
 namespace {
@@ -218,6 +219,14 @@ __device__ inline float decoded(const DeviceCodec& codec, const Values& values, 
     return coded_value(number, factor, from.zero != nullptr ? f16_to_f32(from.zero[scale]) : 0);
 }
 
+// All of a head, by a warp.
+__device__ inline void decode_head(const DeviceCodec& codec, const Values& values, const ConstDeviceCodes& from,
+                                   std::size_t index, float* row) {
+    const int lane = static_cast<int>(threadIdx.x) % warp_size;
+    for (int i = lane; i < values.head_dim; i += warp_size) row[i] = decoded(codec, values, from, index, i);
+    if (codec.rotated) hadamard_warp(row, values.head_dim);
+}
+
 // A warp has a head of a token.
 __global__ void __launch_bounds__(threads)
     kv_dequantize(DeviceCodec codec, Values values, ConstDeviceCodes from, void* x, unsigned long long* place) {
@@ -227,8 +236,7 @@ __global__ void __launch_bounds__(threads)
     float* row = shared + warp * dim;
     const std::size_t index = std::size_t{blockIdx.x} * warps + static_cast<std::size_t>(warp);
     if (index >= values.heads()) return;
-    for (int i = lane; i < dim; i += warp_size) row[i] = decoded(codec, values, from, index, i);
-    if (codec.rotated) hadamard_warp(row, dim);
+    decode_head(codec, values, from, index, row);
     for (int i = lane; i < dim; i += warp_size) {
         const std::size_t at = index * static_cast<std::size_t>(dim) + static_cast<std::size_t>(i);
         if (!put_value(values.type, x, at, row[i])) atomicMin(place, static_cast<unsigned long long>(at));
@@ -244,16 +252,14 @@ __global__ void __launch_bounds__(threads)
     float* row = shared + warp * dim;
     const std::size_t index = std::size_t{blockIdx.x} * warps + static_cast<std::size_t>(warp);
     if (index >= values.heads()) return;
-    for (int i = lane; i < dim; i += warp_size) row[i] = decoded(codec, values, from, index, i);
-    if (codec.rotated) hadamard_warp(row, dim);
+    decode_head(codec, values, from, index, row);
     float largest = 0;
     for (int i = lane; i < dim; i += warp_size) {
         const std::size_t at = index * static_cast<std::size_t>(dim) + static_cast<std::size_t>(i);
         const float difference = fabsf(row[i] - value_at(values.type, x, at));
         if (is_finite(difference)) largest = fmaxf(largest, difference);
     }
-    for (int distance = warp_size / 2; distance > 0; distance /= 2)
-        largest = fmaxf(largest, __shfl_xor_sync(all_lanes, largest, distance));
+    largest = warp_max(largest);
     if (lane == 0 && largest > 0) atomicMax(error, __float_as_uint(largest));
 }
 

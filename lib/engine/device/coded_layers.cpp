@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cstring>
 
-#include "engine/aligned.h"
 #include "engine/device/device_layer.h"
 #include "engine/device/state_converter.h"
 #include "engine/kv_format.h"
@@ -16,12 +15,9 @@ using kv::PartId;
 
 namespace {
 
-constexpr std::size_t alignment = 256;
 constexpr std::size_t piece_bytes = std::size_t{8} << 20, most_piece_bytes = std::size_t{64} << 20;  // of values
 constexpr std::size_t n_buffers = 4;  // of layers that stay on the device: two are made while two are sent
 constexpr std::array parts = {PartId::k, PartId::v};
-
-std::size_t aligned(std::size_t bytes) { return round_up(bytes, alignment); }
 
 // A part of a layer: in which codec, and how it is worked on.
 struct PartWork {
@@ -55,7 +51,7 @@ struct PartWork {
     }
     [[nodiscard]] std::size_t slot_bytes(std::uint64_t tokens) const {
         std::size_t sum = 0;
-        for (const std::size_t one : array_bytes(tokens)) sum += aligned(one);
+        for (const std::size_t one : array_bytes(tokens)) sum += device_aligned(one);
         return sum;
     }
 };
@@ -74,9 +70,9 @@ CodedLayers::CodedLayers(const Setup& setup) : setup_(setup), coded_(setup.pool-
             const PartWork work(*setup.pool, setup.schemes, layer, part);
             const std::uint64_t tokens = std::min(work.piece, setup.capacity);
             const quant::EncodedBytes codes = work.bytes(tokens);
-            values_bytes_ = std::max(values_bytes_, aligned(tokens * work.row_bytes));
-            codes_bytes_ = std::max(codes_bytes_, aligned(codes.values));
-            scale_bytes_ = std::max(scale_bytes_, aligned(codes.scale));
+            values_bytes_ = std::max(values_bytes_, device_aligned(tokens * work.row_bytes));
+            codes_bytes_ = std::max(codes_bytes_, device_aligned(codes.values));
+            scale_bytes_ = std::max(scale_bytes_, device_aligned(codes.scale));
         }
 }
 
@@ -101,7 +97,7 @@ LayerSchemes CodedLayers::possible(const KvPool& pool, const LayerSchemes& wante
 
 std::uint64_t CodedLayers::bytes_needed(const Setup& setup) {
     const CodedLayers sizes(setup);
-    return alignment + sizes.values_bytes_ + sizes.codes_bytes_ + 2 * sizes.scale_bytes_ +
+    return device_alignment + sizes.values_bytes_ + sizes.codes_bytes_ + 2 * sizes.scale_bytes_ +
            (setup.stay ? n_buffers * DeviceLayerBuffer::bytes_needed(sizes.layer_bytes()) : 0);
 }
 
@@ -130,9 +126,9 @@ Result<std::unique_ptr<CodedLayers>> CodedLayers::create(const Setup& setup) {
     const kernels::DeviceOps& ops = *setup.device.ops;
     HETERO_TRY(made->device_,
                take_device(ops, setup.device.index,
-                           alignment + made->values_bytes_ + made->codes_bytes_ + 2 * made->scale_bytes_));
+                           device_alignment + made->values_bytes_ + made->codes_bytes_ + 2 * made->scale_bytes_));
     for (Slot& slot : made->slots_) {
-        HETERO_TRY(slot.host, take_pinned(ops, setup.device.index, alignment + made->layer_bytes()));
+        HETERO_TRY(slot.host, take_pinned(ops, setup.device.index, device_alignment + made->layer_bytes()));
     }
     for (std::size_t i = 0; setup.stay && i < n_buffers; ++i) {
         HETERO_TRY(auto buffer, DeviceLayerBuffer::create(setup.device, made->layer_bytes()));
@@ -165,13 +161,13 @@ Status CodedLayers::code_part(kernels::DeviceStream stream, const DevicePages& p
     const kv::KeptRows rows = kv::kept_rows(work.scheme, n_tokens);
     const kernels::DeviceKv from = pages.part(layer, part);
 
-    std::byte* out = slot.buffer != nullptr ? slot.buffer->memory() : slot.host.get() + alignment;
+    std::byte* out = slot.buffer != nullptr ? slot.buffer->memory() : slot.host.get() + device_alignment;
     if (part == PartId::v) out += PartWork(*setup_.pool, setup_.schemes, layer, PartId::k).slot_bytes(n_tokens);
     std::array<std::byte*, std::size(kv::part_arrays)> to;
     const auto sizes = work.array_bytes(n_tokens);
-    for (std::size_t i = 0; i < to.size(); out += aligned(sizes[i++])) to[i] = out;
+    for (std::size_t i = 0; i < to.size(); out += device_aligned(sizes[i++])) to[i] = out;
 
-    std::byte* const values = device_.get() + alignment;
+    std::byte* const values = device_.get() + device_alignment;
     const kernels::DeviceCodes codes{
         reinterpret_cast<std::uint8_t*>(values + values_bytes_),
         reinterpret_cast<std::uint16_t*>(values + values_bytes_ + codes_bytes_),
@@ -235,11 +231,11 @@ Result<bool> CodedLayers::finish(std::size_t layer) {
         } else {
             remote->part(id).scheme = work.scheme;
         }
-        for (std::size_t i = 0; i < sizes.size(); at += aligned(sizes[i++])) {
+        for (std::size_t i = 0; i < sizes.size(); at += device_aligned(sizes[i++])) {
             if (remote != nullptr) {
                 remote->part(id).places[i] = {at, sizes[i]};
             } else {
-                std::copy_n(slot.host.get() + alignment + at, sizes[i], (part.*kv::part_arrays[i]).bytes.data());
+                std::copy_n(slot.host.get() + device_alignment + at, sizes[i], (part.*kv::part_arrays[i]).bytes.data());
             }
         }
     }

@@ -36,7 +36,7 @@ DeviceExecutor::Sizes DeviceExecutor::sizes_of(const Setup& setup) {
         if (setup.precision == Precision::precise) return;
         const kernels::DeviceMatrix shape{matrix.dtype, nullptr, matrix.rows, matrix.cols, 0, nullptr, nullptr};
         const std::size_t least = ops.gemm_scratch_bytes(shape, kernels::DeviceInput::bf16, chunk);
-        const std::size_t whole = round_up(matrix.rows * round_up(matrix.cols, 8) * 2, 256);
+        const std::size_t whole = device_aligned(matrix.rows * round_up(matrix.cols, 8) * 2);
         widen(sizes.matrix, least == 0 ? 0 : std::max(least, std::min(whole, most_matrix_bytes)));
     };
     for (const model::Op& any : program.ops) {
@@ -89,11 +89,11 @@ std::vector<Value> DeviceExecutor::values_of(const Setup& setup) {
     std::vector<Value> values(program.registers.size() + static_cast<std::size_t>(count_));
     const std::vector<std::vector<Range>> lives = lives_of(program);
     for (std::size_t i = 0; i < lives.size(); ++i) {
-        values[i] = {round_up(chunk * program.registers[i].width * sizeof(float), 256), lives[i]};
+        values[i] = {device_aligned(chunk * program.registers[i].width * sizeof(float)), lives[i]};
     }
     const auto put = [&](Scratch which, std::size_t bytes) -> Value& {
         Value& value = values[program.registers.size() + static_cast<std::size_t>(which)];
-        value.bytes = round_up(bytes, 256);
+        value.bytes = device_aligned(bytes);
         return value;
     };
     const std::size_t head_tokens = std::min(chunk, head_block_tokens);

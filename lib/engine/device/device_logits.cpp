@@ -21,8 +21,7 @@ DeviceExecutor::TopPlaces DeviceExecutor::TopPlaces::of(std::size_t count, std::
 
 std::size_t DeviceExecutor::top_bytes(const kernels::DeviceOps& ops, std::size_t count, std::size_t vocab) {
     const std::size_t k = std::min<std::size_t>(LikeliestWanted::most, vocab);
-    return vocab == 0 ? 0
-                      : (TopPlaces::of(count, k).bytes + 255) / 256 * 256 + ops.top_k_scratch_bytes(count, vocab, k);
+    return vocab == 0 ? 0 : device_aligned(TopPlaces::of(count, k).bytes) + ops.top_k_scratch_bytes(count, vocab, k);
 }
 
 DeviceExecutor::TopPlaces DeviceExecutor::top_places(const Chunk& chunk, std::size_t count) const {
@@ -42,7 +41,7 @@ Status DeviceExecutor::bring_logits(std::size_t count, const Chunk& chunk) {
                                 reinterpret_cast<std::uint32_t*>(top + places.odd)};
     const double factor = chunk.wanted.temperature > 0 ? 1 / chunk.wanted.temperature : 0;
     HETERO_CHECK(check(ops_.top_k(stream_.get(), logits, vocab, count, vocab, places.k, factor, to,
-                                  top + (places.bytes + 255) / 256 * 256)));
+                                  top + device_aligned(places.bytes))));
     return check(ops_.copy(stream_.get(), top_host_.get(), top, places.bytes));
 }
 

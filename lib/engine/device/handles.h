@@ -6,9 +6,16 @@
 #include <utility>
 
 #include "base/result.h"
+#include "engine/aligned.h"
 #include "kernels/api/device.h"
 
 namespace hetero::engine {
+
+// Arrays that share an allocation begin at multiples of it.
+inline constexpr std::size_t device_alignment = 256;
+[[nodiscard]] constexpr std::size_t device_aligned(std::size_t bytes) noexcept {
+    return round_up(bytes, device_alignment);
+}
 
 // resource: the device lacks memory, has no kernel for it, or failed.
 inline Status check(const kernels::DeviceFault& fault) {

@@ -3,23 +3,20 @@
 #include <algorithm>
 #include <cstring>
 
-#include "engine/aligned.h"
 #include "engine/kv_format.h"
 
 namespace hetero::engine {
 namespace {
 
 constexpr std::size_t most_slot_bytes = std::size_t{32} << 20, least_slot_bytes = std::size_t{64} << 10;
-constexpr std::size_t alignment = 256, most_alignment = 7 * alignment;  // what is found, and six arrays
+constexpr std::size_t most_alignment = 7 * device_alignment;  // what is found, and six arrays
 
 // What a kernel found, at the beginning of a slot.
 struct Found {
     unsigned long long place = ~0ULL;
     float error = 0;
 };
-static_assert(sizeof(Found) <= alignment);
-
-std::size_t aligned(std::size_t bytes) { return round_up(bytes, alignment); }
+static_assert(sizeof(Found) <= device_alignment);
 
 bool is_float(const quant::Codec& codec) { return !codec.quantized(); }
 
@@ -73,7 +70,7 @@ struct StateConverter::Job {
     bool encodes;
 
     struct Places {
-        std::size_t in = alignment, out = 0, end = 0;  // of values
+        std::size_t in = device_alignment, out = 0, end = 0;  // of values
         std::size_t in_scale = 0, in_zero = 0, out_scale = 0, out_zero = 0;
     };
     [[nodiscard]] quant::EncodedRange in_range(std::uint64_t first, std::uint64_t n) const {
@@ -84,12 +81,12 @@ struct StateConverter::Job {
     }
     [[nodiscard]] static Places places(const quant::EncodedBytes& in, const quant::EncodedBytes& out) {
         Places at;
-        at.in_scale = at.in + aligned(in.values);
-        at.in_zero = at.in_scale + aligned(in.scale);
-        at.out = at.in_zero + aligned(in.zero);
-        at.out_scale = at.out + aligned(out.values);
-        at.out_zero = at.out_scale + aligned(out.scale);
-        at.end = at.out_zero + aligned(out.zero);
+        at.in_scale = at.in + device_aligned(in.values);
+        at.in_zero = at.in_scale + device_aligned(in.scale);
+        at.out = at.in_zero + device_aligned(in.zero);
+        at.out_scale = at.out + device_aligned(out.values);
+        at.out_zero = at.out_scale + device_aligned(out.scale);
+        at.end = at.out_zero + device_aligned(out.zero);
         return at;
     }
     [[nodiscard]] Places places_of(std::uint64_t first, std::uint64_t n) const {
@@ -114,7 +111,8 @@ Result<std::unique_ptr<StateConverter>> StateConverter::create(const Device& dev
                     device_name(device), 2 * least_slot_bytes, available,
                     available == device.memory_bytes ? "allowed" : "free");
     }
-    const std::size_t slot_bytes = std::min<std::size_t>(most_slot_bytes, available / 2 / alignment * alignment);
+    const std::size_t slot_bytes =
+        std::min<std::size_t>(most_slot_bytes, available / 2 / device_alignment * device_alignment);
     std::unique_ptr<StateConverter> made(new StateConverter(device, slot_bytes));
     for (Slot& slot : made->slots_) {
         HETERO_TRY(slot.stream, make_stream(ops, device.index));

@@ -13,7 +13,7 @@
 namespace hetero::engine {
 namespace {
 
-constexpr std::size_t alignment = 256, row_alignment = 16;
+constexpr std::size_t row_alignment = 16;
 constexpr std::size_t staging_bytes = std::size_t{32} << 20;  // of each of two page-locked buffers
 
 std::size_t row_bytes_of(const model::Matrix& matrix) {
@@ -108,7 +108,7 @@ private:
                 const std::size_t size = scale.size() * sizeof(float);
                 if (size != 0) place(&scale, {nullptr, &scale, 0, 1, size, size}, sizeof(float));
             }
-            bytes = round_up(bytes, alignment);
+            bytes = device_aligned(bytes);
         }
     }
     void add(const model::Head& op) {
@@ -116,7 +116,7 @@ private:
         add(op.weight);
     }
 
-    void place(const void* key, Item item, std::size_t granule = alignment) {
+    void place(const void* key, Item item, std::size_t granule = device_alignment) {
         item.offset = bytes;
         bytes += round_up(item.rows * item.stride, granule);
         offsets.emplace(key, item.offset);
@@ -236,7 +236,7 @@ kernels::DeviceExperts DeviceWeights::experts(const model::MoeAdd& moe, model::M
     return {{first.dtype, memory_.get() + offsets_.at(&first), first.rows, first.cols, row_bytes_of(first),
              vector(first.row_scale), nullptr},
             moe.experts.size(),
-            round_up(first.rows * row_bytes_of(first), alignment)};
+            device_aligned(first.rows * row_bytes_of(first))};
 }
 
 kernels::DeviceNorm DeviceWeights::norm(const model::Norm& norm) const {

@@ -349,6 +349,23 @@ TEST_CASE("gemm of up to 64 tokens decodes weights of every type on their way") 
     });
 }
 
+// Codes of 8 bits with a scale for each row of w [rows][cols], and for each token of x [tokens][cols].
+template <class Code>
+std::vector<float> scaled_gemm(const Device& device, DType type, DeviceInput input, const std::vector<Code>& w,
+                               const std::vector<Code>& x, const std::vector<float>& row_scale,
+                               const std::vector<float>& scale) {
+    const std::size_t rows = row_scale.size(), cols = w.size() / rows, tokens = scale.size();
+    const auto dw = device.upload(w), dx = device.upload(x);
+    const auto ds = device.upload(row_scale), dt = device.upload(scale);
+    const auto dy = device.allocate<float>(tokens * rows);
+    const DeviceMatrix m{type, dw.get(), rows, cols, cols, ds, nullptr};
+    const std::size_t bytes = device.ops.gemm_scratch_bytes(m, input, tokens);
+    const auto scratch = device.allocate<std::uint8_t>(bytes);
+    check(
+        device.ops.gemm(device.stream, m, {input, dx.get(), cols, dt}, tokens, dy, rows, false, scratch.get(), bytes));
+    return dy.read();
+}
+
 TEST_CASE("gemm of 8-bit integers is exact but for its scales") {
     on_device([](const Device& device) {
         Random random(5);
@@ -359,14 +376,7 @@ TEST_CASE("gemm of 8-bit integers is exact but for its scales") {
         std::vector<float> row_scale(rows), scale(tokens);
         fill_normal(row_scale, random);
         fill_normal(scale, random);
-        const auto dw = device.upload(w), dx = device.upload(x);
-        const auto ds = device.upload(row_scale), dt = device.upload(scale);
-        const auto dy = device.allocate<float>(tokens * rows);
-        const DeviceMatrix m{DType::i8, dw.get(), rows, cols, cols, ds, nullptr};
-        const std::size_t bytes = device.ops.gemm_scratch_bytes(m, DeviceInput::i8, tokens);
-        const auto scratch = device.allocate<std::uint8_t>(bytes);
-        check(device.ops.gemm(device.stream, m, {DeviceInput::i8, dx.get(), cols, dt}, tokens, dy, rows, false,
-                              scratch.get(), bytes));
+        const std::vector<float> y = scaled_gemm(device, DType::i8, DeviceInput::i8, w, x, row_scale, scale);
         std::vector<float> expected(tokens * rows);
         for (std::size_t t = 0; t < tokens; ++t)
             for (std::size_t r = 0; r < rows; ++r) {
@@ -374,7 +384,7 @@ TEST_CASE("gemm of 8-bit integers is exact but for its scales") {
                 for (std::size_t c = 0; c < cols; ++c) sum += w[r * cols + c] * x[t * cols + c];
                 expected[t * rows + r] = static_cast<float>(sum) * scale[t] * row_scale[r];
             }
-        CHECK(count_differing(dy.read(), expected) == 0);
+        CHECK(count_differing(y, expected) == 0);
     });
 }
 
@@ -391,15 +401,7 @@ TEST_CASE("gemm of 8-bit floats keeps the bound of their codes, whatever the siz
             std::vector<float> row_scale(rows), scale(tokens);
             fill_normal(row_scale, random);
             fill_normal(scale, random);
-            const auto dw = device.upload(w), dx = device.upload(x);
-            const auto ds = device.upload(row_scale), dt = device.upload(scale);
-            const auto dy = device.allocate<float>(tokens * rows);
-            const DeviceMatrix m{DType::u8, dw.get(), rows, cols, cols, ds, nullptr};
-            const std::size_t bytes = device.ops.gemm_scratch_bytes(m, DeviceInput::e4m3fn, tokens);
-            const auto scratch = device.allocate<std::uint8_t>(bytes);
-            check(device.ops.gemm(device.stream, m, {DeviceInput::e4m3fn, dx.get(), cols, dt}, tokens, dy, rows, false,
-                                  scratch.get(), bytes));
-            const std::vector<float> y = dy.read();
+            const std::vector<float> y = scaled_gemm(device, DType::u8, DeviceInput::e4m3fn, w, x, row_scale, scale);
             std::size_t far = 0;
             for (std::size_t t = 0; t < tokens; ++t)
                 for (std::size_t r = 0; r < rows; ++r) {

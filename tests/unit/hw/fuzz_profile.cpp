@@ -43,14 +43,18 @@ std::string mutate(const std::string& sound, std::mt19937& random) {
     return text;
 }
 
-}  // namespace
-
-TEST_CASE("damaged profiles are read or refused") {
+hw::ProfileTexts recorded_profile() {
     const Recording root;
     write_host(root);
     hw::ProbeOptions options;
     options.root = root.path();
-    const hw::ProfileTexts texts = profile(options);
+    return profile(options);
+}
+
+}  // namespace
+
+TEST_CASE("damaged profiles are read or refused") {
+    const hw::ProfileTexts texts = recorded_profile();
     std::mt19937 random(8);
     int read = 0, refused = 0;
     for (const std::string& sound : {texts.json, texts.toml}) {
@@ -70,11 +74,7 @@ TEST_CASE("damaged profiles are read or refused") {
 }
 
 TEST_CASE("any key misspelt is refused, and the nearest one named") {
-    const Recording root;
-    write_host(root);
-    hw::ProbeOptions options;
-    options.root = root.path();
-    const hw::ProfileTexts texts = profile(options);
+    const hw::ProfileTexts texts = recorded_profile();
     const auto fleet = read_text_file(testdata("hw/mixed-fleet.toml"), 1U << 20, "fleet");
     REQUIRE(fleet.has_value());
     std::size_t slips = 0, found = 0;

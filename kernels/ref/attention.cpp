@@ -62,6 +62,13 @@ double score(const AttentionArgs& a, const float* q, std::size_t key) {
     return cap > 0 ? cap * std::tanh(s / cap) : s;
 }
 
+// n doubles that a thread keeps, so that a step takes no memory.
+double* thread_sums(std::size_t n) {
+    thread_local std::vector<double> sums;
+    if (sums.size() < n) sums.resize(n);
+    return sums.data();
+}
+
 struct Softmax {
     double max = -std::numeric_limits<double>::infinity(), sum = 0;
 };
@@ -80,11 +87,11 @@ Softmax sum_values(const AttentionArgs& a, const float* q, std::size_t begin, st
 }
 
 void attend_head(const AttentionArgs& a) {
-    std::vector<double> acc(a.head_dim_v);
+    double* const acc = thread_sums(a.head_dim_v);
     for (std::size_t i = 0; i < a.n_queries; ++i) {
         const std::size_t seen = a.first_position + i + 1, end = std::min(seen, a.kv_tokens);
         const std::size_t begin = a.window && seen > a.window ? seen - a.window : 0;
-        const Softmax softmax = sum_values(a, a.q + i * a.q_stride, begin, end, acc.data());
+        const Softmax softmax = sum_values(a, a.q + i * a.q_stride, begin, end, acc);
         float* out = a.out + i * a.out_stride;  // no key in sight: zero
         for (std::size_t d = 0; d < a.head_dim_v; ++d)
             out[d] = begin < end ? static_cast<float>(acc[d] / softmax.sum) : 0.0F;
@@ -105,9 +112,9 @@ void attention(const AttentionArgs& a) {
 
 void attention_span(const AttentionArgs& a, std::size_t key_begin, std::size_t key_end, float* parts,
                     std::size_t parts_stride) {
-    std::vector<double> acc(a.head_dim_v);
+    double* const acc = thread_sums(a.head_dim_v);
     for (std::size_t head = 0; head < a.n_heads; ++head) {
-        const Softmax softmax = sum_values(a, a.q + head * a.q_head_stride, key_begin, key_end, acc.data());
+        const Softmax softmax = sum_values(a, a.q + head * a.q_head_stride, key_begin, key_end, acc);
         float* part = parts + head * parts_stride;
         part[0] = static_cast<float>(softmax.max);
         part[1] = static_cast<float>(softmax.sum);

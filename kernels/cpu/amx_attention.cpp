@@ -165,18 +165,15 @@ private:
 
 class TileProducts {
 public:
+    static constexpr std::size_t kFewRows = 0;
+
     template <class Reader>
-    static void load_keys(const KvView& k, std::size_t page, std::size_t keys, std::size_t dims, const Plan& plan,
-                          Byte* scratch) {
-        const auto* rows = reinterpret_cast<const Byte*>(k.pages[page] + k.offset);
-        const std::size_t row_bytes = dtype_bytes(k.dtype, k.token_stride);
+    static void load_keys(const Page& k, std::size_t keys, std::size_t dims, const Plan& plan, Byte* scratch) {
+        const KeyRows<Reader> rows(k, keys, dims);
         for (std::size_t step = 0; step < plan.k_steps; ++step)
             for (std::size_t key = 0; key < kPage; ++key) {
                 Byte* to = scratch + (key / 16 * plan.k_steps + step) * kTile + key % 16 * 64;
-                Split parts{_mm512_setzero_si512(), _mm512_setzero_si512()};
-                if (Reader::kWhole || key < keys)
-                    parts = split(Reader::load_16(rows + key * row_bytes, 32 * step, dims),
-                                  Reader::load_16(rows + key * row_bytes, 32 * step + 16, dims));
+                const Split parts = split(rows.value(key, 2 * step), rows.value(key, 2 * step + 1));
                 _mm512_store_si512(to, parts.high);
                 _mm512_store_si512(to + plan.k_rest, parts.low);
             }
@@ -229,7 +226,7 @@ public:
             State& state = work.state_of(tile);
             auto* scores = reinterpret_cast<float*>(scores_of(tile));
             Byte* weights = weights_of(tile);
-            if (a.softcap > 0) cap_scores(scores, _mm512_set1_ps(a.scale), a.softcap);
+            if (a.softcap > 0) cap_scores(scores, kPage * kRows, _mm512_set1_ps(a.scale), a.softcap);
             const __m512 factors = _mm512_set1_ps(factor);
             const __m512 correction = work.sees_all(tile, page)
                                           ? weigh_keys<false>(state, page, factors, scores, weights, products)

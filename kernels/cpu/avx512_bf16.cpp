@@ -64,6 +64,68 @@ HETERO_INLINE Length length_of(std::size_t runs, Load load) {
     return {kLength / root / largest, largest * root / kLength};
 }
 
+// Each of 16 lanes of 16 vectors combined, as the tree of sum(), to a lane for each vector. v[4 * i + j] is vector
+// 4 * j + i.
+template <class Combine>
+HETERO_INLINE __m512 fold(__m512 (&v)[16], Combine combine) {
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i)
+        v[i] = combine(_mm512_shuffle_f32x4(v[2 * i], v[2 * i + 1], 0x44),
+                       _mm512_shuffle_f32x4(v[2 * i], v[2 * i + 1], 0xEE));
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i)
+        v[i] = combine(_mm512_shuffle_f32x4(v[2 * i], v[2 * i + 1], 0x88),
+                       _mm512_shuffle_f32x4(v[2 * i], v[2 * i + 1], 0xDD));
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; ++i) {
+        const __m512d a = _mm512_castps_pd(v[2 * i]), b = _mm512_castps_pd(v[2 * i + 1]);
+        v[i] = combine(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+    }
+    return combine(_mm512_shuffle_ps(v[0], v[1], 0x88), _mm512_shuffle_ps(v[0], v[1], 0xDD));
+}
+
+// The same as length_of() of 16 keys from `first` on, a lane for each.
+struct Lengths {
+    __m512 to_integers, from_integers;
+};
+template <class Rows>
+HETERO_INLINE Lengths lengths_of(const Rows& rows, std::size_t first, std::size_t runs) {
+    const auto key = [first](std::size_t i) { return first + i % 4 * 4 + i / 4; };  // as fold() wants them
+    const __m512i magnitude = _mm512_set1_epi32(0x7FFFFFFF), infinite = _mm512_set1_epi32(0x7F800000);
+    __m512 v[16] = {};
+    for (std::size_t run = 0; run < runs; ++run)
+#pragma GCC unroll 16
+        for (std::size_t i = 0; i < 16; ++i) {
+            const __m512i bits = _mm512_and_si512(_mm512_castps_si512(rows.value(key(i), run)), magnitude);
+            v[i] = _mm512_castsi512_ps(_mm512_max_epi32(_mm512_castps_si512(v[i]), bits));
+        }
+    const __m512 largest = fold(
+        v, [](__m512 a, __m512 b) __attribute__((always_inline)) {
+            return _mm512_castsi512_ps(_mm512_max_epi32(_mm512_castps_si512(a), _mm512_castps_si512(b)));
+        });
+    const __m512 one = _mm512_set1_ps(1);
+    const __mmask16 poisoned = _mm512_cmpge_epi32_mask(_mm512_castps_si512(largest), infinite),
+                    usual = static_cast<__mmask16>(_mm512_cmp_ps_mask(largest, _mm512_set1_ps(0x1p-100F), _CMP_GE_OQ) &
+                                                   ~poisoned);
+    const __m512 scale = _mm512_mask_mov_ps(one, usual, largest);
+    alignas(64) float inverses[16];
+    _mm512_store_ps(inverses, _mm512_div_ps(one, scale));
+#pragma GCC unroll 16
+    for (std::size_t i = 0; i < 16; ++i) v[i] = _mm512_setzero_ps();
+    for (std::size_t run = 0; run < runs; ++run)
+#pragma GCC unroll 16
+        for (std::size_t i = 0; i < 16; ++i) {
+            const __m512 x = _mm512_mul_ps(rows.value(key(i), run), _mm512_set1_ps(inverses[key(i) - first]));
+            v[i] = _mm512_fmadd_ps(x, x, v[i]);
+        }
+    const __m512 squares = fold(
+        v, [](__m512 a, __m512 b) __attribute__((always_inline)) { return _mm512_add_ps(a, b); });
+    const __m512 root = _mm512_sqrt_ps(squares), whole = _mm512_set1_ps(kLength);
+    const __m512 from = _mm512_div_ps(_mm512_mul_ps(scale, root), whole);
+    return {_mm512_maskz_div_ps(usual, _mm512_div_ps(whole, root), scale),
+            _mm512_mask_mov_ps(_mm512_mask_mov_ps(one, usual, from), poisoned, _mm512_set1_ps(__builtin_nanf("")))};
+}
+
 // 32 values to integers.
 HETERO_INLINE __m512i to_integers(__m512 a, __m512 b, __m512 factor) {
     const __m256i low = _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(_mm512_mul_ps(a, factor)));
@@ -79,23 +141,23 @@ struct Nothing {
 
 // Of K, [key tile][step][key][32 dims], and of Q, [step][pair][row][2], the rest are the factors of keys and rows.
 struct VectorProducts {
+    static constexpr std::size_t kFewRows = 8;
+    static void attend_few(const Work& work);
+
     template <class Reader>
-    static void load_keys(const KvView& k, std::size_t page, std::size_t keys, std::size_t dims, const Plan& plan,
-                          Byte* scratch) {
-        const auto* rows = reinterpret_cast<const Byte*>(k.pages[page] + k.offset);
-        const std::size_t row_bytes = dtype_bytes(k.dtype, k.token_stride);
+    static void load_keys(const Page& k, std::size_t keys, std::size_t dims, const Plan& plan, Byte* scratch) {
+        const KeyRows<Reader> rows(k, keys, dims);
         auto* factors = reinterpret_cast<float*>(scratch + plan.k_rest);
-        for (std::size_t key = 0; key < kPage; ++key) {
-            const auto value = [&](std::size_t i) __attribute__((always_inline)) {
-                return Reader::kWhole || key < keys ? Reader::load_16(rows + key * row_bytes, 16 * i, dims)
-                                                    : _mm512_setzero_ps();
-            };
-            const Length length = length_of(2 * plan.k_steps, value);
-            factors[key] = length.from_integers;
+        for (std::size_t first = 0; first < kPage; first += 16) {
+            const Lengths lengths = lengths_of(rows, first, 2 * plan.k_steps);
+            _mm512_store_ps(factors + first, lengths.from_integers);
+            alignas(64) float to[16];
+            _mm512_store_ps(to, lengths.to_integers);
             for (std::size_t step = 0; step < plan.k_steps; ++step)
-                _mm512_store_si512(
-                    scratch + (key / 16 * plan.k_steps + step) * kTile + key % 16 * 64,
-                    to_integers(value(2 * step), value(2 * step + 1), _mm512_set1_ps(length.to_integers)));
+                for (std::size_t i = 0; i < 16; ++i)
+                    _mm512_store_si512(scratch + (first / 16 * plan.k_steps + step) * kTile + 64 * i,
+                                       to_integers(rows.value(first + i, 2 * step), rows.value(first + i, 2 * step + 1),
+                                                   _mm512_set1_ps(to[i])));
         }
     }
 
@@ -137,7 +199,7 @@ struct VectorProducts {
             for (std::size_t t = 0; t < key_tiles; ++t) score(q, plan, work.scratch, t, scores + 16 * 16 * t);
             __m512 factor = _mm512_load_ps(reinterpret_cast<const float*>(q + plan.q_rest)) * _mm512_set1_ps(a.scale);
             if (a.softcap > 0) {
-                cap_scores(scores, factor, a.softcap);
+                cap_scores(scores, kPage * kRows, factor, a.softcap);
                 factor = _mm512_set1_ps(1);
             }
             factor = factor * _mm512_set1_ps(kLog2E);
@@ -179,6 +241,13 @@ private:
 };
 
 }  // namespace
+}  // namespace hetero::kernels::avx512_bf16
+
+#include "kernels/cpu/few_rows.h"
+
+namespace hetero::kernels::avx512_bf16 {
+
+void VectorProducts::attend_few(const Work& work) { FewRows(work).run(); }
 
 void prefill_attention(const AttentionArgs& args) { attend<VectorProducts>(args); }
 

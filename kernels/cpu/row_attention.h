@@ -108,6 +108,11 @@ struct State {
     __m512i begin, end;  // keys in sight
 };
 
+struct Page {
+    KvView view;
+    std::size_t index;
+};
+
 // Rows [first_row, first_row + n) of all queries and heads, and where their tiles lie.
 struct Work {
     const AttentionArgs& a;
@@ -130,29 +135,54 @@ struct Work {
     [[nodiscard]] bool sees_all(std::size_t tile, std::size_t page) const {
         return end_of(tile * kRows) >= (page + 1) * kPage && begin_of(last_row(tile)) <= page * kPage;
     }
+
+    // visit(page, keys of it) of those that some row sees some of.
+    template <class Visit>
+    HETERO_INLINE void for_pages(Visit visit) const {
+        const std::size_t end = (end_of(n - 1) + kPage - 1) / kPage;
+        for (std::size_t page = begin_of(0) / kPage; page < end; ++page)
+            visit(page, smaller(kPage, a.kv_tokens - page * kPage));
+    }
+    // A page, widened to where `wide` points from then on if it is in codes. One at a time.
+    [[nodiscard]] Page in_floats(const KvView& view, std::size_t page, std::size_t keys, std::size_t dims,
+                                 const std::byte*& wide) const {
+        if (is_float(view)) return {view, page};
+        Byte* to = scratch + plan.wide;
+        avx512::widen_page(view, page, keys, dims, reinterpret_cast<float*>(to));
+        wide = reinterpret_cast<const std::byte*>(to);
+        return {{DType::f32, &wide, 0, dims}, 0};
+    }
+};
+
+// Of the first keys of a page, K or V.
+template <class Reader>
+struct KeyRows {
+    const Byte* rows;
+    std::size_t row_bytes, keys, dims;
+
+    HETERO_INLINE KeyRows(const Page& page, std::size_t keys_, std::size_t dims_)
+        : rows(reinterpret_cast<const Byte*>(page.view.pages[page.index] + page.view.offset)),
+          row_bytes(dtype_bytes(page.view.dtype, page.view.token_stride)),
+          keys(keys_),
+          dims(dims_) {}
+    // 16 values; zeros beyond the last key.
+    [[nodiscard]] HETERO_INLINE __m512 value(std::size_t key, std::size_t run) const {
+        return Reader::kWhole || key < keys ? Reader::load_16(rows + key * row_bytes, 16 * run, dims)
+                                            : _mm512_setzero_ps();
+    }
 };
 
 // ---- V, for all ways to multiply
 
-struct Page {
-    KvView view;
-    std::size_t index;
-};
-
 template <class Reader>
-void load_values(const KvView& v, std::size_t page, std::size_t keys, std::size_t dims, const Plan& plan, Byte* tiles) {
-    const auto* rows = reinterpret_cast<const Byte*>(v.pages[page] + v.offset);
-    const std::size_t row_bytes = dtype_bytes(v.dtype, v.token_stride);
+void load_values(const Page& v, std::size_t keys, std::size_t dims, const Plan& plan, Byte* tiles) {
+    const KeyRows<Reader> rows(v, keys, dims);
     for (std::size_t half = 0; half < 2; ++half)
         for (std::size_t tile = 0; tile < plan.v_tiles; ++tile) {
-            const auto value = [&](std::size_t key) __attribute__((always_inline)) {
-                return Reader::kWhole || key < keys ? Reader::load_16(rows + key * row_bytes, 16 * tile, dims)
-                                                    : _mm512_setzero_ps();
-            };
             __m512i pairs[16];  // [pair of keys][dim][2]
 #pragma GCC unroll 16
             for (std::size_t i = 0; i < 16; ++i)
-                pairs[i] = bf16_pairs(value(32 * half + 2 * i), value(32 * half + 2 * i + 1));
+                pairs[i] = bf16_pairs(rows.value(32 * half + 2 * i, tile), rows.value(32 * half + 2 * i + 1, tile));
             transpose(pairs);
             Byte* to = tiles + (2 * tile + half) * kTile;
 #pragma GCC unroll 16
@@ -161,6 +191,19 @@ void load_values(const KvView& v, std::size_t page, std::size_t keys, std::size_
 }
 
 // ---- the steps of a tile of rows
+
+// What weights are shifted by where the maximum so far meets that of a page.
+struct Shift {
+    __m512 max, correction, shift;  // correction: of what was added before
+};
+HETERO_INLINE Shift shift_to(__m512 before, __m512 page_max) {
+    const __m512 lowest = _mm512_set1_ps(-__builtin_inff()), max = _mm512_max_ps(before, page_max);
+    const __mmask16 seen = _mm512_cmp_ps_mask(max, lowest, _CMP_GT_OQ);
+    const __m512 correction = _mm512_mask_blend_ps(
+        _mm512_cmp_ps_mask(max, before, _CMP_EQ_OQ),
+        exp2(_mm512_max_ps(_mm512_maskz_sub_ps(seen, before, max), _mm512_set1_ps(-200))), _mm512_set1_ps(1));
+    return {max, correction, _mm512_maskz_sub_ps(seen, _mm512_setzero_ps(), max)};
+}
 
 // Scores, times a factor of each row, to weights in bf16; what the output so far must be multiplied by. Masked: some
 // key is out of some row's sight. `side`: what is done besides, a part at each call of some().
@@ -184,12 +227,7 @@ HETERO_INLINE __m512 weigh_keys(State& state, std::size_t page, __m512 factor, c
                 top[i] = _mm512_max_ps(top[i], s);
         }
     const __m512 page_max = _mm512_max_ps(_mm512_max_ps(top[0], top[1]), _mm512_max_ps(top[2], top[3]));
-    const __m512 max = _mm512_max_ps(state.max, _mm512_mul_ps(page_max, factor));
-    const __mmask16 seen = _mm512_cmp_ps_mask(max, lowest, _CMP_GT_OQ);
-    const __m512 correction = _mm512_mask_blend_ps(
-        _mm512_cmp_ps_mask(max, state.max, _CMP_EQ_OQ),
-        exp2(_mm512_max_ps(_mm512_maskz_sub_ps(seen, state.max, max), _mm512_set1_ps(-200))), _mm512_set1_ps(1));
-    const __m512 shift = _mm512_maskz_sub_ps(seen, _mm512_setzero_ps(), max);
+    const auto [max, correction, shift] = shift_to(state.max, _mm512_mul_ps(page_max, factor));
     __m512 sum[4] = {};
     side.begin(kPage / 4);
     for (std::size_t key = 0; key < kPage; key += 4) {
@@ -212,16 +250,19 @@ HETERO_INLINE __m512 weigh_keys(State& state, std::size_t page, __m512 factor, c
     return correction;
 }
 
-HETERO_INLINE void cap_scores(float* scores, __m512 scale, float cap) {
-    for (std::size_t i = 0; i < kPage * kRows; i += 16) {
+HETERO_INLINE void cap_scores(float* scores, std::size_t n, __m512 scale, float cap) {
+    for (std::size_t i = 0; i < n; i += 16) {
         const F32x16 s = load(scores + i) * (F32x16{{scale}} / splat(cap));
         store(scores + i, tanh(s) * splat(cap));
     }
 }
 
+// Rows that have seen any key.
+HETERO_INLINE __mmask16 have_seen(__m512 sum) { return _mm512_cmp_ps_mask(sum, _mm512_setzero_ps(), _CMP_NEQ_UQ); }
+
 void write_output(const AttentionArgs& a, std::size_t first_row, std::size_t n, const Plan& plan, const State& state,
                   const Byte* out) {
-    const __mmask16 any = _mm512_cmp_ps_mask(state.sum, _mm512_setzero_ps(), _CMP_NEQ_UQ);
+    const __mmask16 any = have_seen(state.sum);
     const __m512 inverse = _mm512_maskz_div_ps(any, _mm512_set1_ps(1), state.sum);
     for (std::size_t tile = 0; tile < plan.v_tiles; ++tile) {
         __m512i values[16];
@@ -241,7 +282,8 @@ void write_output(const AttentionArgs& a, std::size_t first_row, std::size_t n, 
 }
 
 // A way to multiply: load_queries(a, first_row, n, plan, tile) of 16 rows, load_keys<Reader>(...) of a page, and
-// attend_page(work, page, first_tile, last_tile) to the page that was loaded, of the tiles that see some of it.
+// attend_page(work, page, first_tile, last_tile) to the page that was loaded, of the tiles that see some of it. Up to
+// kFewRows go by attend_few(work).
 template <class Way>
 void attend_rows(const Way& way, const Work& work) {
     const auto& [a, plan, first_row, n, scratch] = work;
@@ -261,29 +303,23 @@ void attend_rows(const Way& way, const Work& work) {
         work.state_of(tile) = {_mm512_set1_ps(-__builtin_inff()), _mm512_setzero_ps(), _mm512_load_si512(begin),
                                _mm512_load_si512(end)};
     }
-    const auto* const wide = reinterpret_cast<const std::byte*>(scratch + plan.wide);
-    const std::size_t end_page = (work.end_of(n - 1) + kPage - 1) / kPage;
-    for (std::size_t page = work.begin_of(0) / kPage; page < end_page; ++page) {
-        const std::size_t from = page * kPage, to = from + kPage, keys = smaller(kPage, a.kv_tokens - from);
-        const auto in_floats = [&](const KvView& view, std::size_t dims) {
-            if (is_float(view)) return Page{view, page};
-            avx512::widen_page(view, page, keys, dims, reinterpret_cast<float*>(scratch + plan.wide));
-            return Page{{DType::f32, &wide, 0, dims}, 0};
-        };
-        const Page k = in_floats(a.k, a.head_dim_k);
+    work.for_pages([&](std::size_t page, std::size_t keys) {
+        const std::size_t from = page * kPage, to = from + kPage;
+        const std::byte* wide = nullptr;
+        const Page k = work.in_floats(a.k, page, keys, a.head_dim_k, wide);
         visit_reader(k.view.dtype, keys == kPage && a.head_dim_k % 32 == 0, [&](auto reader) {
-            way.template load_keys<decltype(reader)>(k.view, k.index, keys, a.head_dim_k, plan, scratch);
+            way.template load_keys<decltype(reader)>(k, keys, a.head_dim_k, plan, scratch);
         });
-        const Page v = in_floats(a.v, a.head_dim_v);
+        const Page v = work.in_floats(a.v, page, keys, a.head_dim_v, wide);
         visit_reader(v.view.dtype, keys == kPage && a.head_dim_v % 16 == 0, [&](auto reader) {
-            load_values<decltype(reader)>(v.view, v.index, keys, a.head_dim_v, plan, scratch + plan.v);
+            load_values<decltype(reader)>(v, keys, a.head_dim_v, plan, scratch + plan.v);
         });
         // Rows see more the later they come, and lose sight of the first keys: those of tiles [first, last) see some.
         std::size_t first_tile = 0, last_tile = tiles;
         while (first_tile < tiles && work.end_of(work.last_row(first_tile)) <= from) ++first_tile;
         while (last_tile > first_tile && work.begin_of((last_tile - 1) * kRows) >= to) --last_tile;
         way.attend_page(work, page, first_tile, last_tile);
-    }
+    });
     for (std::size_t tile = 0; tile < tiles; ++tile)
         write_output(a, first_row + tile * kRows, smaller(kRows, n - tile * kRows), plan, work.state_of(tile),
                      work.tile_at(tile) + plan.out);
@@ -301,8 +337,16 @@ void attend(const AttentionArgs& a) {
         !avx512::can_widen(a.v, a.head_dim_v) || a.head_dim_v == 0)
         return avx512::kOps.attention(a);
     const Way way;
-    for (std::size_t row = 0; row < n_rows; row += plan.row_tiles * kRows)
-        attend_rows(way, Work{a, plan, row, smaller(plan.row_tiles * kRows, n_rows - row), scratch});
+    for (std::size_t row = 0; row < n_rows; row += plan.row_tiles * kRows) {
+        const Work work{a, plan, row, smaller(plan.row_tiles * kRows, n_rows - row), scratch};
+        if constexpr (Way::kFewRows != 0) {
+            if (work.n <= Way::kFewRows) {
+                Way::attend_few(work);
+                continue;
+            }
+        }
+        attend_rows(way, work);
+    }
 }
 
 }  // namespace

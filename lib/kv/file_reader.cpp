@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <new>
 #include <optional>
@@ -73,6 +74,11 @@ public:
     }
 
 private:
+    struct OpenLayer {
+        std::optional<h5::Node> group;
+        std::array<std::optional<h5::Node>, 2> values;  // [PartId]
+    };
+
     [[nodiscard]] std::size_t layer_count() const { return header_.sequences.size() * header_.identity.n_layers; }
 
     Status check_format(const h5::Node& root) {
@@ -201,7 +207,8 @@ private:
         return group.open_group("layers");
     }
 
-    // Kinds and schemes, from the first sequence; those of the others are compared as they are read.
+    // Kinds and schemes, from the first sequence; those of the others are compared as they are read. What is opened for
+    // that stays so until the layer is read, as the library takes longer to open things than to read them.
     Status read_layers(const h5::Node& sequences) {
         HETERO_TRY(const h5::Node layers, open_layers(sequences, 0));
         HETERO_TRY(const std::uint64_t links, layers.link_count());
@@ -210,14 +217,17 @@ private:
                         header_.identity.n_layers);
         std::vector<LayerShape> shapes;
         for (std::uint32_t i = 0; i < header_.identity.n_layers; ++i) {
-            HETERO_TRY(const h5::Node layer, layers.open_group(layer_name(i)));
+            HETERO_TRY(h5::Node layer, layers.open_group(layer_name(i)));
             HETERO_TRY(const LayerShape shape, read_shape(layer));
             shapes.push_back(shape);
+            OpenLayer& open = open_layers_.emplace_back();
             for (const PartId id : {PartId::k, PartId::v}) {
-                HETERO_TRY(const h5::Node node, layer.open_dataset(column_name(shape.kind, static_cast<Column>(id))));
+                HETERO_TRY(h5::Node node, layer.open_dataset(column_name(shape.kind, static_cast<Column>(id))));
                 HETERO_TRY(Scheme scheme, read_scheme(node));
                 header_.schemes(id).push_back(std::move(scheme));
+                open.values[static_cast<std::size_t>(id)].emplace(std::move(node));
             }
+            open.group.emplace(std::move(layer));
         }
         header_.layer_shapes = std::move(shapes);
         if (header_.all_gqa()) header_.layer_shapes.clear();
@@ -305,13 +315,19 @@ private:
     Status open_arrays(std::size_t s, std::uint32_t index, Layer& layer,
                        std::vector<std::pair<h5::Node, Column>>& arrays) {
         const h5::Turn turn;
-        if (!layers_ || layers_of_ != s) {
-            HETERO_TRY(const h5::Node root, file_->root());
-            HETERO_TRY(const h5::Node sequences, root.open_group("sequences"));
-            HETERO_TRY(layers_, open_layers(sequences, s));
-            layers_of_ = s;
+        OpenLayer open;
+        if (s == 0) {
+            open = std::move(open_layers_[index]);
+        } else {
+            if (!layers_ || layers_of_ != s) {
+                HETERO_TRY(const h5::Node root, file_->root());
+                HETERO_TRY(const h5::Node sequences, root.open_group("sequences"));
+                HETERO_TRY(layers_, open_layers(sequences, s));
+                layers_of_ = s;
+            }
+            HETERO_TRY(open.group, layers_->open_group(layer_name(index)));
         }
-        HETERO_TRY(const h5::Node group, layers_->open_group(layer_name(index)));
+        const h5::Node& group = *open.group;
         const LayerShape shape = header_.layer_shape(index);
         if (s != 0) {  // those of the first sequence are in the header
             HETERO_CHECK(require_text(group, "kind", kind_name(shape.kind)));
@@ -321,7 +337,7 @@ private:
         for (std::size_t c = 0; c < max_columns; ++c) {
             const auto column = static_cast<Column>(c);
             if (c < column_count(header_) && has_column(index, column)) {
-                HETERO_TRY(h5::Node node, open_tensor(group, s, index, column, layer));
+                HETERO_TRY(h5::Node node, open_tensor(open, s, index, column, layer));
                 arrays.emplace_back(std::move(node), column);
             } else {
                 tensor_of(layer, column) = {};
@@ -330,12 +346,17 @@ private:
         return {};
     }
 
-    Result<h5::Node> open_tensor(const h5::Node& group, std::size_t s, std::uint32_t index, Column column,
+    Result<h5::Node> open_tensor(OpenLayer& open, std::size_t s, std::uint32_t index, Column column,
                                  Layer& layer) const {
         const LayerKind kind = header_.layer_shape(index).kind;
         const PartId id = part_of(column);
         const Scheme& scheme = scheme_of(index, column);
-        HETERO_TRY(h5::Node node, group.open_dataset(column_name(kind, column)));
+        std::optional<h5::Node> opened;
+        if (column < Column::k_scale) opened = std::move(open.values[static_cast<std::size_t>(id)]);
+        if (!opened) {
+            HETERO_TRY(opened, open.group->open_dataset(column_name(kind, column)));
+        }
+        h5::Node& node = *opened;
         if (column < Column::k_scale) {
             layer.part(id).scheme = scheme;
             HETERO_TRY(const Scheme stored, s == 0 ? Result<Scheme>(scheme) : read_scheme(node));
@@ -361,7 +382,7 @@ private:
         tensor.dtype = *dtype;
         tensor.shape = std::move(shape);
         resize_in_huge_pages(tensor.bytes, node.bytes());
-        return node;
+        return std::move(node);
     }
 
     // For messages: the tokens of a chunk, the first and one past the last.
@@ -403,7 +424,8 @@ private:
     }
 
     std::unique_ptr<h5::File> file_;
-    std::optional<h5::Node> layers_;  // of the sequence layers_of_; closed before file_
+    std::vector<OpenLayer> open_layers_;  // of the first sequence, those that are not read yet
+    std::optional<h5::Node> layers_;      // of the sequence layers_of_; closed before file_
     std::size_t layers_of_ = 0;
     std::string name_;
     Verify verify_;

@@ -27,6 +27,13 @@ inline void advise_huge_pages([[maybe_unused]] void* memory, [[maybe_unused]] st
 #endif
 }
 
+// The opposite: where little of much memory is touched, a huge page is filled with zeros for a few bytes.
+inline void advise_small_pages([[maybe_unused]] void* memory, [[maybe_unused]] std::size_t bytes) noexcept {
+#ifdef __linux__
+    if (bytes >= huge_page) (void)::madvise(memory, bytes, MADV_NOHUGEPAGE);  // a hint
+#endif
+}
+
 // The whole pages of it are given back; what they held is lost, and fresh ones are zero.
 inline void give_back_pages([[maybe_unused]] void* memory, [[maybe_unused]] std::size_t bytes) noexcept {
 #ifdef __linux__

@@ -194,6 +194,7 @@ Executor::Executor(const model::Program& program, ThreadPool& pool, std::uint32_
         tiles_.resize(kernels::tiles_size(tokens, sizes_.tiled));
         activated_tiles_.resize(kernels::tiles_size(tokens, sizes_.ffn));
     }
+    for_buffers(advise_small_pages);
 }
 
 // Makes room for the tokens, and lists what belongs to each.
@@ -230,6 +231,7 @@ Status Executor::run(std::span<const Piece> pieces, Phase phase, Rows rows, cons
     HETERO_CHECK(check_pieces(pieces, chunk_tokens_, pieces.size()));
     tiling_ = phase == Phase::prefill ? tile_ops_ : nullptr;
     HETERO_CHECK(place(pieces, rows));
+    take_pages(ids_.size());
     fill_rope(ids_.size());
     return run_ops(0, program_.ops.size(), {pieces, ids_.size(), phase, rows, &on_logits, &on_layer});
 }
@@ -240,6 +242,7 @@ Status Executor::run_by_layer(const Piece& block, Rows rows, const LogitsFn& on_
     // All pages at once: from here on the table of the cache stays as it is, and other threads may read what is done.
     HETERO_CHECK(block.cache->prepare(block.first, block.first + n_tokens));
     tiling_ = tile_ops_;
+    take_pages(n_tokens);
     const std::vector<float*> own = registers_;
     Status done = for_chunks(n_tokens, chunk_tokens_, segments_, rows, [&](const SegmentChunk& part) -> Status {
         for (std::size_t i = 0; i < segments_.carried.size(); ++i) {
@@ -263,13 +266,26 @@ Status Executor::run_by_layer(const Piece& block, Rows rows, const LogitsFn& on_
     return done;
 }
 
+template <class Visit>
+void Executor::for_buffers(const Visit& visit) noexcept {
+    const auto offer = [&visit](auto& values) { visit(values.data(), values.size() * sizeof values[0]); };
+    visit(arena_.get(), arena_.get_deleter().bytes);
+    for (AlignedVector<float>& values : carried_) offer(values);
+    offer(tiles_);
+    offer(activated_tiles_);
+    offer(work_);
+}
+
+void Executor::take_pages(std::size_t n_tokens) noexcept {
+    if (huge_pages_ || n_tokens < huge_page_tokens) return;
+    for_buffers(advise_huge_pages);
+    huge_pages_ = true;
+}
+
 void Executor::rest() noexcept {
-    give_back_pages(arena_.get(), arena_.get_deleter().bytes);
-    const auto give_back = [](auto& values) { give_back_pages(values.data(), values.size() * sizeof values[0]); };
-    for (AlignedVector<float>& values : carried_) give_back(values);
-    give_back(tiles_);
-    give_back(activated_tiles_);
-    give_back(work_);
+    for_buffers(give_back_pages);
+    for_buffers(advise_small_pages);
+    huge_pages_ = false;
 }
 
 Status Executor::run_ops(std::size_t begin, std::size_t end, const Chunk& chunk) {

@@ -71,6 +71,12 @@ private:
         double factor = 1;                // of the rotated values
         std::vector<float> cos, sin;      // [token of the chunk, or of the block][pair]
     };
+    // Before a chunk of so many tokens. A few touch little of the arena, and a step would fill huge pages with zeros for
+    // them; many touch all of it.
+    void take_pages(std::size_t n_tokens) noexcept;
+    template <class Visit>
+    void for_buffers(const Visit& visit) noexcept;  // visit(memory, bytes) of those that rest() gives back
+
     // y[token][row] = W x[token], for one matrix of a group that is computed together.
     struct Product {
         const model::Matrix* weight;
@@ -204,6 +210,7 @@ private:
         void operator()(std::byte* memory) const noexcept { AlignedAllocator<std::byte>().deallocate(memory, bytes); }
     };
     std::unique_ptr<std::byte, FreeArena> arena_;
+    bool huge_pages_ = false;  // under the arena and what else rest() gives back
     // In the arena:
     std::vector<float*> registers_;          // [register][token][width]
     std::span<float> k_, v_;                 // [token][kv_head][head_dim] of the layer in work

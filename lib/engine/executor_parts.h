@@ -9,6 +9,8 @@ namespace hetero::engine {
 
 inline constexpr std::size_t gather_floats = 1U << 20;  // that ranks gather at once, unless a single token has more
 
+inline constexpr std::size_t huge_page_tokens = 64;  // of a chunk, from which on it lies in huge pages
+
 inline constexpr std::size_t ffn_block_rows = 96;  // of gate and up, computed by one task for a whole chunk
 
 // Whether gate, up and activation are one product in tiles.

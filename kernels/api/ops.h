@@ -111,11 +111,12 @@ struct Ops {
                                  float* residual);
     // y[t][row] = w[row] . x[t] for packed weights and activations as quantized for n_tokens tokens, rows [row_begin, row_end) of the matrix that
     // starts at `packed`. For each row and token, over the blocks b in order, with integer dots D[b] of (code - zero) and q:
-    //   sum = fma(D[b], scale_w[b] * scale_x[b], sum), low = fma(min_w[b], weighted_x[b], low), y = sum + low,
-    // or, with `add`, y += sum + low.
+    //   sum = fma(D[b], scale_w[b] * scale_x[b], sum), low = fma(min_w[b], weighted_x[b], low), y = sum + low.
+    // `residual` is null or activations of the same shape, whose product, computed in the same way, is added to y.
     // Exact: every backend gives these bits, for any number of tokens and any division of the rows.
     void (*packed_gemm)(Packing packing, const void* packed, std::size_t row_begin, std::size_t row_end, std::size_t cols,
-                        const void* activations, std::size_t n_tokens, bool add, float* y, std::size_t y_stride);
+                        const void* activations, const void* residual, std::size_t n_tokens, float* y,
+                        std::size_t y_stride);
 
     // In the norms and activations y may be x.
     // y = x / sqrt(mean(x^2) + eps) * w.   |error| <= (n^0.5 + 8) * 2^-24 * |y|

@@ -100,10 +100,7 @@ void multiply_tile(const Byte* panel, std::size_t blocks, const Byte* tokens, co
     for (int t = 0; t < 16; ++t) sum[t] = _mm512_setzero_ps();
     const auto add = [&](auto slot, std::size_t b) __attribute__((always_inline)) {
         if (b >= blocks) return;
-        if (next != nullptr) {
-            for (std::size_t i = 0; i < P::kBlockBytes; i += 64)
-                __builtin_prefetch(next + b * P::kBlockBytes + i, 0, 2);
-        }
+        if (next != nullptr) fetch_block<P>(next, b);
         const __m512 scale = _mm512_load_ps(panel + b * kPanelBlock + 512);
         const Factors factors(tokens + b * kTokenBlock, kTileTokens);
 #pragma GCC unroll 16
@@ -156,9 +153,10 @@ void gemm_tiles(const Byte* packed, std::size_t row_begin, std::size_t row_end, 
 }
 
 void tile_gemm(Packing packing, const void* packed, std::size_t row_begin, std::size_t row_end, std::size_t cols,
-               const void* activations, std::size_t n_tokens, bool add, float* y, std::size_t y_stride) {
+               const void* activations, const void* residual, std::size_t n_tokens, float* y, std::size_t y_stride) {
+    constexpr std::size_t block_rows = 128;  // whose weights are in a cache near by when the residual meets them
     const std::size_t blocks = packed_blocks(cols);
-    const auto* x = static_cast<const Byte*>(activations);
+    const auto *x = static_cast<const Byte*>(activations), *rest = static_cast<const Byte*>(residual);
     const std::size_t in_tiles = n_tokens / kTileTokens * kTileTokens;
     float* scratch =
         in_tiles > 0 && blocks > 0 && row_begin < row_end && blocks <= kPanelBlocks ? thread_scratch() : nullptr;
@@ -166,15 +164,24 @@ void tile_gemm(Packing packing, const void* packed, std::size_t row_begin, std::
     if (scratch) {
         configure_tiles();
         visit_packing(packing, [&](auto pack) {
-            gemm_tiles<decltype(pack)>(static_cast<const Byte*>(packed), row_begin, row_end, blocks, x, in_tiles, add,
-                                       y, y_stride, reinterpret_cast<Byte*>(scratch));
+            const std::size_t step = rest == nullptr ? row_end - row_begin : block_rows;
+            for (std::size_t from = row_begin; from < row_end; from += step) {
+                const std::size_t to = row_end - from < step ? row_end : from + step;
+                const auto multiply = [&](const Byte* tokens, bool add) {
+                    gemm_tiles<decltype(pack)>(static_cast<const Byte*>(packed), from, to, blocks, tokens, in_tiles,
+                                               add, y, y_stride, reinterpret_cast<Byte*>(scratch));
+                };
+                multiply(x, false);
+                if (rest != nullptr) multiply(rest, true);
+            }
         });
         _tile_release();
         done = in_tiles;
     }
     if (done == n_tokens) return;
-    packed_gemm(packing, packed, row_begin, row_end, cols, x + done * blocks * activation_block_bytes, n_tokens - done,
-                add, y + done * y_stride, y_stride);
+    const std::size_t at = done * blocks * activation_block_bytes;
+    packed_gemm(packing, packed, row_begin, row_end, cols, x + at, rest == nullptr ? nullptr : rest + at,
+                n_tokens - done, y + done * y_stride, y_stride);
 }
 
 }  // namespace

@@ -37,41 +37,76 @@ HETERO_INLINE Words four_columns(const Byte* q, int j) {
 
 // ---- one token: weights straight from their packed form
 
-template <class P>
-HETERO_INLINE F32x16 group_dot(const Byte* block, std::size_t blocks, const Tokens& x, std::size_t token) {
-    Part sum[kParts], low[kParts];
-    for (int part = 0; part < kParts; ++part) sum[part] = low[part] = part_zero();
-    for (std::size_t b = 0; b < blocks; ++b, block += P::kBlockBytes) {
-        const Byte* q = x.block(b) + token * packed_cols;
-        const Factors factors(x.block(b), x.count);
-        prefetch(block, P::kBlockBytes, kAhead);
-        Words first[kParts], second[kParts];
+// The products of a group with a token of N activations.
+template <class P, int N>
+HETERO_INLINE void group_dots(const Byte* block, std::size_t blocks, const Tokens (&x)[N], std::size_t token,
+                              F32x16 (&y)[N]) {
+    Part sum[N][kParts], low[N][kParts];
 #pragma GCC unroll 2
-        for (int part = 0; part < kParts; ++part) {
-            first[part] = words_splat((P::kTaken - P::kZero) * factors.sum[token]);
-            second[part] = words_splat(0);
-        }
-#pragma GCC unroll 4
-        for (int j = 0; j < 4; ++j) {
-            const Words x0 = four_columns(q, j), x1 = four_columns(q, j + 4);
+    for (int i = 0; i < N; ++i)
+        for (int part = 0; part < kParts; ++part) sum[i][part] = low[i][part] = part_zero();
+    for (std::size_t b = 0; b < blocks; ++b, block += P::kBlockBytes) {
+        prefetch(block, P::kBlockBytes, kAhead);
+        Words first[N][kParts], second[N][kParts];
+#pragma GCC unroll 2
+        for (int i = 0; i < N; ++i) {
+            const Factors factors(x[i].block(b), x[i].count);
 #pragma GCC unroll 2
             for (int part = 0; part < kParts; ++part) {
-                first[part] = P::dot(first[part], P::codes(block, j, part), x0);
-                second[part] = P::dot(second[part], P::codes(block, j + 4, part), x1);
+                first[i][part] = words_splat((P::kTaken - P::kZero) * factors.sum[token]);
+                second[i][part] = words_splat(0);
             }
         }
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; ++j)
 #pragma GCC unroll 2
-        for (int part = 0; part < kParts; ++part) {
-            const Byte* scales = block + P::kCodeBytes + static_cast<std::size_t>(part) * kWordBytes / 2;
-            const Part scale = part_mul(part_f16(scales), part_splat(factors.scale[token]));
-            sum[part] = part_fma(words_to_float(words_add(first[part], second[part])), scale, sum[part]);
-            if constexpr (P::kMin)
-                low[part] = part_fma(part_f16(scales + 32), part_splat(factors.weighted[token]), low[part]);
+            for (int part = 0; part < kParts; ++part) {
+                const Words codes0 = P::codes(block, j, part), codes1 = P::codes(block, j + 4, part);
+#pragma GCC unroll 2
+                for (int i = 0; i < N; ++i) {
+                    const Byte* q = x[i].block(b) + token * packed_cols;
+                    first[i][part] = P::dot(first[i][part], codes0, four_columns(q, j));
+                    second[i][part] = P::dot(second[i][part], codes1, four_columns(q, j + 4));
+                }
+            }
+#pragma GCC unroll 2
+        for (int i = 0; i < N; ++i) {
+            const Factors factors(x[i].block(b), x[i].count);
+#pragma GCC unroll 2
+            for (int part = 0; part < kParts; ++part) {
+                const Byte* scales = block + P::kCodeBytes + static_cast<std::size_t>(part) * kWordBytes / 2;
+                const Part scale = part_mul(part_f16(scales), part_splat(factors.scale[token]));
+                sum[i][part] =
+                    part_fma(words_to_float(words_add(first[i][part], second[i][part])), scale, sum[i][part]);
+                if constexpr (P::kMin)
+                    low[i][part] = part_fma(part_f16(scales + 32), part_splat(factors.weighted[token]), low[i][part]);
+            }
         }
     }
-    F32x16 y;
-    for (int part = 0; part < kParts; ++part) y.part[part] = part_add(sum[part], low[part]);
-    return y;
+#pragma GCC unroll 2
+    for (int i = 0; i < N; ++i)
+        for (int part = 0; part < kParts; ++part) y[i].part[part] = part_add(sum[i][part], low[i][part]);
+}
+
+template <class P>
+HETERO_INLINE F32x16 group_dot(const Byte* block, std::size_t blocks, const Tokens& x, std::size_t token) {
+    const Tokens one[] = {x};
+    F32x16 y[1];
+    group_dots<P, 1>(block, blocks, one, token, y);
+    return y[0];
+}
+// The sum of both; where registers suffice, codes are unpacked once.
+template <class P>
+HETERO_INLINE F32x16 group_dot(const Byte* block, std::size_t blocks, const Tokens& x, const Tokens& residual,
+                               std::size_t token) {
+    if constexpr (kParts == 1) {
+        const Tokens both[] = {x, residual};
+        F32x16 y[2];
+        group_dots<P, 2>(block, blocks, both, token, y);
+        return y[0] + y[1];
+    } else {
+        return group_dot<P>(block, blocks, x, token) + group_dot<P>(block, blocks, residual, token);
+    }
 }
 
 // Rows [begin, end) of a group's 16 to their places.
@@ -108,9 +143,17 @@ void unpack_group(const Byte* block, std::size_t blocks, Byte* panel) {
     }
 }
 
-// Tokens [first, first + N) of a tile.
+// Asks for a block of packed weights that are unpacked later.
+template <class P>
+HETERO_INLINE void fetch_block(const Byte* packed, std::size_t b) {
+    for (std::size_t i = 0; i < P::kBlockBytes; i += 64) __builtin_prefetch(packed + b * P::kBlockBytes + i, 0, 2);
+}
+
+// Tokens [first, first + N) of a tile. `next`: null, or packed weights that are unpacked next, which memory is asked
+// for meanwhile.
 template <class P, int N>
-void panel_dots(const Byte* panel, std::size_t blocks, const Tokens& x, std::size_t first, F32x16* y) {
+void panel_dots(const Byte* panel, std::size_t blocks, const Tokens& x, std::size_t first, const Byte* next,
+                F32x16* y) {
 #pragma GCC unroll 2
     for (int part = 0; part < kParts; ++part) {
         const std::size_t offset = static_cast<std::size_t>(part) * kWordBytes;
@@ -121,6 +164,7 @@ void panel_dots(const Byte* panel, std::size_t blocks, const Tokens& x, std::siz
         for (std::size_t b = 0; b < blocks; ++b, block += kPanelBlock) {
             const Byte* q = x.block(b) + first * packed_cols;
             const Factors factors(x.block(b) + 4 * first, x.count);
+            if (part == 0 && next != nullptr) fetch_block<P>(next, b);
             Words dots[N];
 #pragma GCC unroll 8
             for (int t = 0; t < N; ++t) dots[t] = words_splat((P::kTaken - P::kZero) * factors.sum[t]);
@@ -147,11 +191,11 @@ void panel_dots(const Byte* panel, std::size_t blocks, const Tokens& x, std::siz
 
 template <class P, int N>
 HETERO_INLINE void panel_dots(std::size_t n, const Byte* panel, std::size_t blocks, const Tokens& x, std::size_t first,
-                              F32x16* y) {
+                              const Byte* next, F32x16* y) {
     if constexpr (N > 1) {
-        if (n < N) return panel_dots<P, N - 1>(n, panel, blocks, x, first, y);
+        if (n < N) return panel_dots<P, N - 1>(n, panel, blocks, x, first, next, y);
     }
-    panel_dots<P, N>(panel, blocks, x, first, y);
+    panel_dots<P, N>(panel, blocks, x, first, next, y);
 }
 
 // Where a group of 16 rows lies, and which of them are wanted.
@@ -171,40 +215,50 @@ HETERO_INLINE void for_groups(std::size_t row_begin, std::size_t row_end, Visit 
 
 template <class P>
 void gemm_packing(const Byte* packed, std::size_t row_begin, std::size_t row_end, std::size_t blocks,
-                  const Byte* activations, std::size_t n_tokens, bool add, float* y, std::size_t y_stride) {
+                  const Byte* activations, const Byte* residual, std::size_t n_tokens, float* y, std::size_t y_stride) {
     float* scratch = n_tokens > 1 && blocks <= kPanelBlocks ? thread_scratch() : nullptr;
     for_groups(
         row_begin, row_end, [&](const Group& group) __attribute__((always_inline)) {
             const Byte* weights = packed + group.index * blocks * P::kBlockBytes;
+            const bool last = (group.index + 1) * packed_rows >= row_end;
+            const Byte* next = last ? nullptr : weights + blocks * P::kBlockBytes;
             Byte* panel = reinterpret_cast<Byte*>(scratch);
             if (panel) unpack_group<P, 0>(weights, blocks, panel);
             float* out = y + group.index * packed_rows;
             for (std::size_t t0 = 0; t0 < n_tokens; t0 += activation_tile) {
-                const std::size_t left = n_tokens - t0;
-                const Tokens x{activations + t0 * blocks * activation_block_bytes,
-                               left < activation_tile ? left : activation_tile};
-                for (std::size_t t = 0; t < x.count;) {
+                const std::size_t left = n_tokens - t0, at = t0 * blocks * activation_block_bytes,
+                                  count = left < activation_tile ? left : activation_tile;
+                const Tokens x{activations + at, count}, rest{residual == nullptr ? nullptr : residual + at, count};
+                for (std::size_t t = 0; t < count;) {
                     F32x16 sums[kTileTokensMax];
                     std::size_t tokens = 1;
                     if (panel) {
-                        tokens = x.count - t < kTileTokensMax ? x.count - t : kTileTokensMax;
-                        panel_dots<P, kTileTokensMax>(tokens, panel, blocks, x, t, sums);
+                        tokens = count - t < kTileTokensMax ? count - t : kTileTokensMax;
+                        panel_dots<P, kTileTokensMax>(tokens, panel, blocks, x, t, next, sums);
+                        next = nullptr;
+                        if (residual != nullptr) {
+                            F32x16 more[kTileTokensMax];
+                            panel_dots<P, kTileTokensMax>(tokens, panel, blocks, rest, t, nullptr, more);
+                            for (std::size_t i = 0; i < tokens; ++i) sums[i] = sums[i] + more[i];
+                        }
                     } else {
-                        sums[0] = group_dot<P>(weights, blocks, x, t);
+                        sums[0] = residual == nullptr ? group_dot<P>(weights, blocks, x, t)
+                                                      : group_dot<P>(weights, blocks, x, rest, t);
                     }
                     for (std::size_t i = 0; i < tokens; ++i, ++t)
-                        store_rows(sums[i], group.begin, group.end, add, out + (t0 + t) * y_stride);
+                        store_rows(sums[i], group.begin, group.end, false, out + (t0 + t) * y_stride);
                 }
             }
         });
 }
 
 [[maybe_unused]] void packed_gemm(Packing packing, const void* packed, std::size_t row_begin, std::size_t row_end,
-                                  std::size_t cols, const void* activations, std::size_t n_tokens, bool add, float* y,
-                                  std::size_t y_stride) {
+                                  std::size_t cols, const void* activations, const void* residual, std::size_t n_tokens,
+                                  float* y, std::size_t y_stride) {
     visit_packing(packing, [&](auto pack) {
         gemm_packing<decltype(pack)>(static_cast<const Byte*>(packed), row_begin, row_end, packed_blocks(cols),
-                                     static_cast<const Byte*>(activations), n_tokens, add, y, y_stride);
+                                     static_cast<const Byte*>(activations), static_cast<const Byte*>(residual),
+                                     n_tokens, y, y_stride);
     });
 }
 

@@ -81,30 +81,33 @@ float packed_weight(Packing packing, const void* packed, std::size_t row, std::s
 }
 
 void packed_gemm(Packing packing, const void* packed, std::size_t row_begin, std::size_t row_end, std::size_t cols,
-                 const void* activations, std::size_t n_tokens, bool add, float* y, std::size_t y_stride) {
+                 const void* activations, const void* residual, std::size_t n_tokens, float* y, std::size_t y_stride) {
     const PackingInfo& info = packing_info(packing);
-    const auto* x = static_cast<const Byte*>(activations);
     const std::size_t blocks = packed_blocks(cols), group_bytes = blocks * info.block_bytes;
-    for (std::size_t t = 0; t < n_tokens; ++t) {
-        for (std::size_t row = row_begin; row < row_end; ++row) {
-            const std::size_t r = row % packed_rows;
-            const Byte* block = static_cast<const Byte*>(packed) + row / packed_rows * group_bytes;
-            float sum = 0, low = 0;
-            for (std::size_t b = 0; b < blocks; ++b, block += info.block_bytes) {
-                const Place place = place_of(t, b, n_tokens, cols);
-                std::int32_t dot = 0;
-                for (std::size_t c = 0; c < packed_cols; ++c)
-                    dot += (code(info, block, r, c) - info.zero) * load<std::int8_t>(x + place.q + c);
-                const float scale = f16_to_f32(load<std::uint16_t>(block + info.code_bytes + 2 * r));
-                sum = std::fma(static_cast<float>(dot), scale * load<float>(x + place.scale), sum);
-                if (!info.has_min) continue;
-                const float min = f16_to_f32(load<std::uint16_t>(block + info.code_bytes + 32 + 2 * r));
-                low = std::fma(min, load<float>(x + place.weighted), low);
-            }
-            float& out = y[t * y_stride + row];
-            out = add ? out + (sum + low) : sum + low;
+    const auto product = [&](const Byte* x, std::size_t t, std::size_t row) {
+        const std::size_t r = row % packed_rows;
+        const Byte* block = static_cast<const Byte*>(packed) + row / packed_rows * group_bytes;
+        float sum = 0, low = 0;
+        for (std::size_t b = 0; b < blocks; ++b, block += info.block_bytes) {
+            const Place place = place_of(t, b, n_tokens, cols);
+            std::int32_t dot = 0;
+            for (std::size_t c = 0; c < packed_cols; ++c)
+                dot += (code(info, block, r, c) - info.zero) * load<std::int8_t>(x + place.q + c);
+            const float scale = f16_to_f32(load<std::uint16_t>(block + info.code_bytes + 2 * r));
+            sum = std::fma(static_cast<float>(dot), scale * load<float>(x + place.scale), sum);
+            if (!info.has_min) continue;
+            const float min = f16_to_f32(load<std::uint16_t>(block + info.code_bytes + 32 + 2 * r));
+            low = std::fma(min, load<float>(x + place.weighted), low);
         }
-    }
+        return sum + low;
+    };
+    const auto *x = static_cast<const Byte*>(activations), *rest = static_cast<const Byte*>(residual);
+    for (std::size_t t = 0; t < n_tokens; ++t)
+        for (std::size_t row = row_begin; row < row_end; ++row) {
+            float& out = y[t * y_stride + row];
+            out = product(x, t, row);
+            if (rest != nullptr) out += product(rest, t, row);
+        }
 }
 
 }  // namespace hetero::kernels::ref

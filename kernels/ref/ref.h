@@ -32,7 +32,7 @@ void gemm(DType type, const void* w, std::size_t row_bytes, std::size_t row_begi
 void quantize_activations(const float* x, std::size_t x_stride, std::size_t n_tokens, std::size_t cols, void* out,
                           float* residual);
 void packed_gemm(Packing packing, const void* packed, std::size_t row_begin, std::size_t row_end, std::size_t cols,
-                 const void* activations, std::size_t n_tokens, bool add, float* y, std::size_t y_stride);
+                 const void* activations, const void* residual, std::size_t n_tokens, float* y, std::size_t y_stride);
 
 // The weight that a packed matrix (api/packed.h) stands for, before any rounding.
 float packed_weight(Packing packing, const void* packed, std::size_t row, std::size_t col, std::size_t cols);

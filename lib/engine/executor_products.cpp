@@ -9,7 +9,6 @@
 namespace hetero::engine {
 namespace {
 
-constexpr std::size_t fine_block_rows = 128;
 constexpr std::size_t tasks_per_thread = 4;  // so that a delayed thread does not hold up the others for long
 
 }  // namespace
@@ -141,17 +140,8 @@ void Executor::multiply(const Product& product, std::size_t begin, std::size_t e
                       out_stride);
     } else if (product.packed != nullptr) {
         const auto& [packing, data, first_row] = *product.packed;
-        float* y = out - (begin - first_row);
-        // The second product meets the weights while they are in a cache near by.
-        const std::size_t block = product.residual != nullptr ? fine_block_rows : end - begin;
-        for (std::size_t from = begin; from < end; from += block) {
-            const std::size_t first = from - first_row, last = std::min(from + block, end) - first_row;
-            kernels::ops().packed_gemm(packing, data, first, last, w.cols, product.quantized, n_tokens, false, y,
-                                       out_stride);
-            if (product.residual == nullptr) continue;
-            kernels::ops().packed_gemm(packing, data, first, last, w.cols, product.residual, n_tokens, true, y,
-                                       out_stride);
-        }
+        kernels::ops().packed_gemm(packing, data, begin - first_row, end - first_row, w.cols, product.quantized,
+                                   product.residual, n_tokens, out - (begin - first_row), out_stride);
     }
     const std::size_t group_rows = w.group_rows == 0 ? w.rows : w.group_rows;
     for (std::size_t row = product.packed != nullptr ? end : begin; row < end;) {

@@ -193,7 +193,7 @@ void packed_gemm(benchmark::State& state, DType type, std::size_t rows, std::siz
     ops().quantize_activations(x.data(), cols, tokens, cols, q.data(), nullptr);
     std::vector<float> y(tokens * rows);
     for (auto _ : state)
-        ops().packed_gemm(packing, packed.data(), 0, rows, cols, q.data(), tokens, false, y.data(), rows);
+        ops().packed_gemm(packing, packed.data(), 0, rows, cols, q.data(), nullptr, tokens, y.data(), rows);
     const double op = 2.0 * static_cast<double>(rows * cols * tokens);
     const auto bytes = static_cast<double>(packed.size());
     bytes > kBeyondCaches ? of_read_roof(state, bytes) : percent_of_roof(state, op, int8_roof());

@@ -119,7 +119,7 @@ void Products::gemm(std::size_t tokens) {
             tiles_->gemm(packing_, weights_, begin, end, cols, tiles_of_x_.data(), tokens, false, y_.data() + begin,
                          gemm_rows);
         } else {
-            ops.packed_gemm(packing_, weights_, begin, end, cols, quantized_.data(), tokens, false, y_.data(),
+            ops.packed_gemm(packing_, weights_, begin, end, cols, quantized_.data(), nullptr, tokens, y_.data(),
                             gemm_rows);
         }
     });
@@ -133,7 +133,7 @@ void Products::batch_of(std::size_t rows, std::size_t tokens) {
     pool_.parallel_for((rows + step - 1) / step, [&](std::size_t task, int) {
         const std::size_t begin = task * step, end = std::min(begin + step, rows);
         if (path_ == Path::fast) {
-            ops.packed_gemm(packing_, weights_, begin, end, cols, quantized, tokens, false, y_.data(), rows_);
+            ops.packed_gemm(packing_, weights_, begin, end, cols, quantized, nullptr, tokens, y_.data(), rows_);
         } else if (tokens == 1) {
             ops.gemv(type_, weights_, row_bytes_, begin, end, cols, x_.data(), y_.data());
         } else {

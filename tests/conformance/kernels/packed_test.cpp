@@ -101,17 +101,27 @@ bool keeps_values(DType type) {
 Guarded<float> product(const Ops& ops, const Packed& w, const std::vector<std::uint8_t>& x, std::size_t row_begin,
                        std::size_t row_end, std::size_t tokens) {
     Guarded<float> y(tokens * (w.rows + 1), 1);
-    ops.packed_gemm(w.packing, w.bytes.data(), row_begin, row_end, w.cols, x.data(), tokens, false, y.data(),
+    ops.packed_gemm(w.packing, w.bytes.data(), row_begin, row_end, w.cols, x.data(), nullptr, tokens, y.data(),
                     w.rows + 1);
     CHECK(y.intact());
-    Guarded<float> added(y.size(), 1);
-    for (std::size_t i = 0; i < added.size(); ++i) added[i] = 0.25F * static_cast<float>(i % 7);
-    ops.packed_gemm(w.packing, w.bytes.data(), row_begin, row_end, w.cols, x.data(), tokens, true, added.data(),
+    // A residual of other scales.
+    std::vector<std::uint8_t> rest = x;
+    for (std::size_t token = 0; token < tokens; ++token)
+        for (std::size_t block = 0; block < packed_blocks(w.cols); ++block) {
+            const Where at(token, block, tokens, w.cols);
+            for (const std::size_t offset : {at.scale, at.weighted}) {
+                const float value = -0.3F * float_at(rest, offset);
+                std::memcpy(rest.data() + offset, &value, sizeof value);
+            }
+        }
+    Guarded<float> of_rest(y.size(), 1), both(y.size(), 1);
+    ops.packed_gemm(w.packing, w.bytes.data(), row_begin, row_end, w.cols, rest.data(), nullptr, tokens, of_rest.data(),
                     w.rows + 1);
-    CHECK(added.intact());
+    ops.packed_gemm(w.packing, w.bytes.data(), row_begin, row_end, w.cols, x.data(), rest.data(), tokens, both.data(),
+                    w.rows + 1);
+    CHECK(both.intact());
     std::size_t wrong = 0;
-    for (std::size_t i = 0; i < added.size(); ++i)
-        wrong += !same(added[i], 0.25F * static_cast<float>(i % 7) + y[i]);  // y is 0 outside the rows
+    for (std::size_t i = 0; i < both.size(); ++i) wrong += !same(both[i], y[i] + of_rest[i]);
     CHECK(wrong == 0);
     return y;
 }

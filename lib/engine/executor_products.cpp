@@ -9,6 +9,7 @@
 namespace hetero::engine {
 namespace {
 
+constexpr std::size_t tokens_to_divide = 8;  // from which on a tile's columns are worth a meeting of threads
 constexpr std::size_t tasks_per_thread = 4;  // so that a delayed thread does not hold up the others for long
 
 }  // namespace
@@ -25,16 +26,23 @@ std::size_t Executor::rows_per_task(std::size_t rows) const {
 
 void Executor::quantize(const float* x, std::size_t x_stride, std::size_t cols, std::size_t n_tokens, std::uint8_t* out,
                         std::uint8_t* residual) {
-    constexpr std::size_t tile = kernels::activation_tile;
-    pool_.parallel_for((n_tokens + tile - 1) / tile, [&](std::size_t index, int worker) {
-        const std::size_t first = index * tile, count = std::min(tile, n_tokens - first);
-        const std::size_t at = kernels::activation_bytes(first, cols);
+    constexpr std::size_t tile = kernels::activation_tile, block = kernels::packed_cols;
+    const auto threads = static_cast<std::size_t>(pool_.size());
+    // A tile is one task, or several where there are fewer than threads: each has some of the columns.
+    const std::size_t tiles = (n_tokens + tile - 1) / tile;
+    const std::size_t most_parts = n_tokens < tokens_to_divide || tiles >= threads ? 1 : threads / tiles;
+    const std::size_t part_cols = std::max(block, round_up((cols + most_parts - 1) / most_parts, block));
+    const std::size_t parts = (cols + part_cols - 1) / part_cols;
+    pool_.parallel_for(tiles * parts, [&](std::size_t task, int worker) {
+        const std::size_t first = task / parts * tile, count = std::min(tile, n_tokens - first);
+        const std::size_t begin = task % parts * part_cols, width = std::min(part_cols, cols - begin);
+        const std::size_t at = kernels::activation_bytes(first, cols) + kernels::activation_bytes(count, begin);
         float* lacking = nullptr;
         if (residual != nullptr)
             lacking = residuals_.data() + static_cast<std::size_t>(worker) * tile * sizes_.residual;
-        kernels::ops().quantize_activations(x + first * x_stride, x_stride, count, cols, out + at, lacking);
+        kernels::ops().quantize_activations(x + first * x_stride + begin, x_stride, count, width, out + at, lacking);
         if (residual != nullptr)
-            kernels::ops().quantize_activations(lacking, cols, count, cols, residual + at, nullptr);
+            kernels::ops().quantize_activations(lacking, width, count, width, residual + at, nullptr);
     });
 }
 

@@ -71,8 +71,8 @@ private:
         double factor = 1;                // of the rotated values
         std::vector<float> cos, sin;      // [token of the chunk, or of the block][pair]
     };
-    // Before a chunk of so many tokens. A few touch little of the arena, and a step would fill huge pages with zeros for
-    // them; many touch all of it.
+    // Before a chunk of so many tokens. A few touch little of the arena, and a step would fill huge pages with zeros
+    // for them; many touch all of it.
     void take_pages(std::size_t n_tokens) noexcept;
     template <class Visit>
     void for_buffers(const Visit& visit) noexcept;  // visit(memory, bytes) of those that rest() gives back
@@ -139,7 +139,8 @@ private:
 
     kernels::AttentionArgs attention_args(const model::Attention& attention, std::size_t head, std::size_t n_heads,
                                           std::size_t token);
-    [[nodiscard]] std::size_t heads_together(const model::Attention& attention, std::size_t tasks) const;
+    [[nodiscard]] std::size_t heads_together(const model::Attention& attention, std::size_t tasks,
+                                             std::size_t tasks_of_thread) const;
     void attend_blocks(const model::Attention& attention, std::span<const QueryBlock> blocks);  // prefill
     // Where K is coded in groups of tokens: stores the K of one group after the other, each before its queries attend.
     Status attend_groups(const model::Attention& attention, const Chunk& chunk);

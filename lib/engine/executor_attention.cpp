@@ -58,20 +58,26 @@ kernels::AttentionArgs Executor::attention_args(const model::Attention& attentio
     return args;
 }
 
-// Query heads of one KV head read it together, unless a rank has a part of them only, or there would be fewer tasks
-// than threads; `tasks`: of one head.
-std::size_t Executor::heads_together(const model::Attention& attention, std::size_t tasks) const {
+// Query heads of one KV head read it together, unless a rank has a part of them only, or threads would have fewer than
+// `tasks_of_thread`; `tasks`: of one head.
+std::size_t Executor::heads_together(const model::Attention& attention, std::size_t tasks,
+                                     std::size_t tasks_of_thread) const {
     const Range heads = share_.heads(attention.n_heads);
     const std::size_t group = attention.n_heads / program_.kv[attention.layer].n_kv_heads;
     const auto threads = static_cast<std::size_t>(pool_.size());
     const bool whole_groups = heads.begin % group == 0 && heads.end % group == 0;
-    const bool enough = threads == 1 || tasks * heads.size() / group >= 2 * threads;
+    const bool enough = threads == 1 || tasks * heads.size() / group >= tasks_of_thread * threads;
     return whole_groups && enough ? group : 1;
 }
 
 void Executor::attend_blocks(const model::Attention& attention, std::span<const QueryBlock> query_blocks) {
     const Range heads = share_.heads(attention.n_heads);
-    const std::size_t together = heads_together(attention, query_blocks.size()), parts = heads.size() / together;
+    // To convert the keys takes longer than what a few queries do with them.
+    constexpr std::uint32_t few_queries = 8;
+    const bool few = std::all_of(query_blocks.begin(), query_blocks.end(),
+                                 [](const QueryBlock& block) { return block.end - block.begin <= few_queries; });
+    const std::size_t together = heads_together(attention, query_blocks.size(), few ? 1 : 2);
+    const std::size_t parts = heads.size() / together;
     pool_.parallel_for(query_blocks.size() * parts, [&](std::size_t task, int) {
         const auto& [piece, begin, end] = query_blocks[task / parts];
         kernels::AttentionArgs args = attention_args(attention, heads.begin + task % parts * together, together, begin);
@@ -88,7 +94,7 @@ void Executor::attend_spans(const model::Attention& attention, std::size_t begin
     for (std::size_t token = begin; token < end; ++token) {
         n_spans += spans_at(positions_[token], attention.window).count();
     }
-    const std::size_t together = heads_together(attention, n_spans), parts = heads.size() / together;
+    const std::size_t together = heads_together(attention, n_spans, 2), parts = heads.size() / together;
     pool_.parallel_for(n_spans * parts, [&](std::size_t task, int) {
         std::size_t token = begin, before = 0;
         Spans spans = spans_at(positions_[token], attention.window);

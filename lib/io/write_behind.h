@@ -17,7 +17,7 @@ namespace hetero::io {
 
 class WriteBehind {
 public:
-    static constexpr std::uint64_t most_bytes = 8U << 20;  // that wait; a larger write waits alone
+    static constexpr std::uint64_t most_bytes = 2U << 20;  // that wait; a larger write waits alone
 
     explicit WriteBehind(int fd) : fd_(fd) {}  // which stays the caller's
     ~WriteBehind();                            // what has not begun is dropped

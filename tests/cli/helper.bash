@@ -14,7 +14,7 @@ export LC_ALL=C
 # Settings of the caller's environment would change what the tools do.
 for name in $(compgen -e | grep '^HETERO_'); do
   case $name in
-    HETERO_BIN | HETERO_MAN | HETERO_TESTDATA | HETERO_CACHE | HETERO_SANITIZE | HETERO_PYTHON) ;;
+    HETERO_BIN | HETERO_EMULATED_BIN | HETERO_MAN | HETERO_TESTDATA | HETERO_CACHE | HETERO_SANITIZE | HETERO_PYTHON) ;;
     *) unset "$name" ;;
   esac
 done
@@ -61,6 +61,12 @@ refuses() {
   fi
 }
 
+# A model of the goldens in a folder of its name, with a tokenizer, which it comes without.
+make_model() {
+  mkdir "$1"
+  ln -s "$HETERO_TESTDATA/golden/tiny/$1"/bf16/* "$HETERO_TESTDATA"/tokenizer/bytebpe512/* "$1"/
+}
+
 # The token ids that a prompt has, as 1,2,3.
 token_ids() {
   hetero-prefill "$@" --dry-run --json -q | json_list token_ids
@@ -80,4 +86,29 @@ no_temporaries() {
   local left
   left=$(find . -name '*.part')
   [ -z "$left" ] || { echo "left behind: $left"; return 1; }
+}
+
+# killed_at COUNT OUT COMMAND...: SIGKILL at COUNT moments spread over the run (sanitized, at a third of them); OUT is then
+# absent, or `before`, or complete.
+killed_at() {
+  local count=$1 out=$2 start end i pid
+  shift 2
+  [ -z "${HETERO_SANITIZE:-}" ] || count=$((count / 3))
+  start=$(date +%s%N)
+  "$@"
+  end=$(date +%s%N)
+  for ((i = 1; i <= count; ++i)); do
+    if [ -e before ]; then cp before "$out"; else rm -f "$out"; fi
+    "$@" 2>/dev/null &
+    pid=$!
+    sleep "$(awk -v t=$((end - start)) -v i="$i" -v n="$count" 'BEGIN { printf "%.4f", t / 1e9 * i / (n + 1) }')"
+    kill -KILL $pid 2>/dev/null || true
+    wait $pid || true
+    if [ -e "$out" ]; then
+      { [ -e before ] && cmp -s before "$out"; } || kv-verify "$out" >/dev/null
+    fi
+  done
+  # What was left behind does not hinder the next run.
+  "$@"
+  kv-verify "$out" >/dev/null
 }

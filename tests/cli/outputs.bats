@@ -2,31 +2,6 @@
 # Outputs are complete or absent, whatever happens to the writer.
 load helper
 
-# killed_at COUNT OUT COMMAND...: SIGKILL at COUNT moments spread over the run (sanitized, at a third of them); OUT is then
-# absent, or `before`, or complete.
-killed_at() {
-  local count=$1 out=$2 start end i pid
-  shift 2
-  [ -z "${HETERO_SANITIZE:-}" ] || count=$((count / 3))
-  start=$(date +%s%N)
-  "$@"
-  end=$(date +%s%N)
-  for ((i = 1; i <= count; ++i)); do
-    if [ -e before ]; then cp before "$out"; else rm -f "$out"; fi
-    "$@" 2>/dev/null &
-    pid=$!
-    sleep "$(awk -v t=$((end - start)) -v i="$i" -v n="$count" 'BEGIN { printf "%.4f", t / 1e9 * i / (n + 1) }')"
-    kill -KILL $pid 2>/dev/null || true
-    wait $pid || true
-    if [ -e "$out" ]; then
-      { [ -e before ] && cmp -s before "$out"; } || kv-verify "$out" >/dev/null
-    fi
-  done
-  # What was left behind does not hinder the next run.
-  "$@"
-  kv-verify "$out" >/dev/null
-}
-
 @test "a writer that is killed leaves nothing, or all" {
   yes 9 | head -n 500 | paste -sd, >ids
   killed_at 20 a.h5 hetero-prefill -m "$tiny" --tokens @ids -o a.h5 -q --force

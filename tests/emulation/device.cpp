@@ -84,6 +84,10 @@ cudaError_t launch(dim3 grid, dim3 block, std::size_t shared_bytes, Stream* stre
     if (const auto found = permitted.find(entry);
         shared_bytes > std::max(std::size_t{48} << 10, found == permitted.end() ? 0 : found->second))
         return cudaErrorInvalidValue;
+    if (current.fail_kernel == name && current.fail_after-- == 0) {
+        current.fail_kernel.clear();
+        return broken = cudaErrorLaunchFailure;
+    }
     return give(*stream, {[=, kernel = std::move(kernel)] {
                               ++launches;
                               const bool done =

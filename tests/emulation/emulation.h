@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <string>
 
 #include "kernels/api/device.h"
 
@@ -34,6 +35,9 @@ struct Settings {
     // Device memory cannot be read or written by host code. (Slow: two system calls an allocation and launch.)
     bool strict_host = false;
     int capability = 80;
+    // A launch of this kernel, after as many that do not, fails, and the device with it. Empty: none.
+    std::string fail_kernel = {};
+    std::uint64_t fail_after = 0;
 };
 
 // Takes effect for what comes after; streams must be idle. Used by one thread at a time.

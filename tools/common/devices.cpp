@@ -17,7 +17,13 @@ void note_cpu(Tool& tool, const std::string& reason) {
     tool.note("device: CPU ({}){}", kernels::ops().name, reason.empty() ? "" : "; " + reason);
 }
 
-Status check_device(Tool& tool, DeviceOptions& options) {
+void note_device(Tool& tool, const DeviceOptions& options, const engine::Device& used, const std::string& why_cpu) {
+    if (!options.is_auto() || !tool.options().given("device")) return;
+    if (used.ops != nullptr) return tool.note("device: {}", engine::device_name(used));
+    note_cpu(tool, why_cpu);
+}
+
+Status check_device(DeviceOptions& options) {
     if (const char* reason = kernels::backend_error()) return fail(Errc::resource, "{}", reason);
     if (!options.is_auto()) {
         auto device = engine::find_device(options.name);
@@ -26,13 +32,7 @@ Status check_device(Tool& tool, DeviceOptions& options) {
     } else {
         const engine::AutoDevice best = engine::best_device();
         options.found = best.device;
-        if (tool.options().given("device")) {
-            if (best.device.ops == nullptr) {
-                note_cpu(tool, best.reason);
-            } else {
-                tool.note("device: {}", engine::device_name(best.device));
-            }
-        }
+        options.why_cpu = best.reason;
     }
     options.found.memory_bytes = options.memory_bytes;
     return {};

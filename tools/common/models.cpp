@@ -201,6 +201,9 @@ Result<std::unique_ptr<engine::Session>> make_session(Tool& tool, const ModelOpt
                                                       const LoadedModel& loaded, engine::Options& options,
                                                       std::uint64_t capacity, std::uint32_t least_sequences) {
     const std::uint32_t most_sequences = options.sequences;
+    const DeviceOptions& device = model_options.device;
+    const bool alone = options.group->size() == 1;
+    bool noted = false;
     std::optional<Progress> progress;
     const engine::WeightsProgressFn on_weights = [&](std::uint64_t done, std::uint64_t total) {
         constexpr std::uint64_t mb = 1000000;
@@ -211,11 +214,14 @@ Result<std::unique_ptr<engine::Session>> make_session(Tool& tool, const ModelOpt
         options.on_weights = on_weights;
         auto made = engine::Session::create(loaded.model, options, capacity);
         options.on_weights = {};  // its captures end here
+        if (made && !noted)
+            note_device(tool, device, options.device, alone ? device.why_cpu : "ranks compute together on CPUs");
         if (made || made.error().code != Errc::resource) return made;
         if (options.sequences > least_sequences) {
             options.sequences = std::max((options.sequences + 1) / 2, least_sequences);
-        } else if (model_options.device.is_auto() && options.device.ops != nullptr) {
+        } else if (device.is_auto() && options.device.ops != nullptr) {
             note_cpu(tool, made.error().message);
+            noted = true;
             options.device = {};
             options.kv_tiers = {};
             options.sequences = most_sequences;

@@ -84,7 +84,7 @@ int main(int argc, char** argv) {
     return tool.run(argc, argv, [&]() -> Status {
         HETERO_CHECK(check_usage(options));
         HETERO_CHECK(check_warm(table, options.model));
-        HETERO_CHECK(check_device(tool, options.model.device));
+        HETERO_CHECK(check_device(options.model.device));
         return options.turns.in_turn() ? decode_in_turn(tool, options) : run_decode(tool, options);
     });
 }

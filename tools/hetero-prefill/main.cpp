@@ -92,7 +92,7 @@ int main(int argc, char** argv) {
     return tool.run(argc, argv, [&]() -> Status {
         HETERO_CHECK(check_warm(table, options.model));
         HETERO_CHECK(check_usage(table, options));
-        HETERO_CHECK(check_device(tool, options.model.device));
+        HETERO_CHECK(check_device(options.model.device));
         if (options.warms_only()) return run_warm(tool, options);
         return options.score.empty() ? run_prefill(tool, options) : run_score(tool, options);
     });

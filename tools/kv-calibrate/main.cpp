@@ -70,8 +70,11 @@ int main(int argc, char** argv) {
     table.text("--slice", "I/N", &options.slice, "measure the I-th of N parts of the work into --resume, and stop");
     return tool.run(argc, argv, [&]() -> Status {
         HETERO_CHECK(check_usage(options));
-        HETERO_CHECK(check_device(tool, options.model.device));
-        if (options.model.device.is_auto()) options.model.device.found = {};
+        HETERO_CHECK(check_device(options.model.device));
+        if (options.model.device.is_auto()) {
+            options.model.device.found = {};
+            note_device(tool, options.model.device, {}, "plans are measured on the CPU");
+        }
         if (options.model.device.found.ops != nullptr)
             return fail(Errc::usage, "--device {}: plans are measured on the CPU", options.model.device.name);
         return run_calibrate(tool, options);

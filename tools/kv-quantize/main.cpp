@@ -110,9 +110,13 @@ std::string where_text(const std::string& device, const kv::ConvertReport& repor
 
 // Null: the CPU converts.
 Result<std::unique_ptr<engine::StateConverter>> device_converter(Tool& tool, DeviceOptions& options) {
-    HETERO_CHECK(check_device(tool, options));
-    if (options.found.ops == nullptr) return nullptr;
+    HETERO_CHECK(check_device(options));
+    if (options.found.ops == nullptr) {
+        note_device(tool, options, options.found, options.why_cpu);
+        return nullptr;
+    }
     auto made = engine::StateConverter::create(options.found);
+    if (made) note_device(tool, options, options.found, "");
     if (made || !options.is_auto()) return made;
     note_cpu(tool, made.error().message);
     return nullptr;

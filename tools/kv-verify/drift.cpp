@@ -21,10 +21,21 @@ Result<std::vector<TokenId>> forced_tokens(const LoadedModel& loaded, const Veri
     return tokens;
 }
 
+// On the device; where "auto" found one that cannot take it, on the CPU.
+template <class Measure>
+auto measure_there(Tool& tool, const DeviceOptions& device, verify::Options& how, const Measure& measure) {
+    auto measured = measure();
+    if (measured || measured.error().code != Errc::resource || !device.is_auto() || how.device.ops == nullptr)
+        return measured;
+    note_cpu(tool, measured.error().message);
+    how.device = {};
+    return measure();
+}
+
 }  // namespace
 
-Result<Drift> measure_drift(const Tool& tool, const LoadedModel& loaded, const VerifyOptions& options,
-                            const kv::State& a, const kv::State& b) {
+Result<Drift> measure_drift(Tool& tool, const LoadedModel& loaded, const VerifyOptions& options, const kv::State& a,
+                            const kv::State& b) {
     verify::Options drift_options;
     drift_options.steps = options.steps;
     drift_options.threads = static_cast<int>(options.model.threads);
@@ -42,14 +53,18 @@ Result<Drift> measure_drift(const Tool& tool, const LoadedModel& loaded, const V
         Progress progress(tool, "drift", n_sequences * options.steps * 2, "tokens");
         drift_options.on_progress = [&](std::uint64_t done, std::uint64_t) { progress.update(done); };
         const kv::State* candidate = &b;
-        HETERO_TRY(auto reports, verify::measure(loaded.model, a, {&candidate, 1}, drift_options));
+        HETERO_TRY(auto reports, measure_there(tool, options.model.device, drift_options, [&] {
+                       return verify::measure(loaded.model, a, {&candidate, 1}, drift_options);
+                   }));
         drift.report = std::move(reports.front());
     }
     if (options.floor != "auto") return drift;
     Progress progress(tool, "fp16 control", n_sequences * options.steps * 2, "tokens");
     drift_options.on_progress = [&](std::uint64_t done, std::uint64_t) { progress.update(done); };
     drift_options.forced = drift.report.fed;
-    HETERO_TRY(drift.control, verify::measure_control(loaded.model, a.header, drift_options));
+    HETERO_TRY(drift.control, measure_there(tool, options.model.device, drift_options, [&] {
+                   return verify::measure_control(loaded.model, a.header, drift_options);
+               }));
     return drift;
 }
 

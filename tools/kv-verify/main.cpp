@@ -148,7 +148,10 @@ int main(int argc, char** argv) {
     return tool.run(argc, argv, [&]() -> Status {
         options.model.precise = !fast;
         HETERO_CHECK(check_usage(options, table));
-        if (!options.model.path.empty()) HETERO_CHECK(check_device(tool, options.model.device));
+        if (DeviceOptions& device = options.model.device; !options.model.path.empty()) {
+            HETERO_CHECK(check_device(device));
+            note_device(tool, device, device.found, device.why_cpu);
+        }
         return run_verify(tool, options);
     });
 }

@@ -55,8 +55,8 @@ struct Drift {
     std::optional<verify::Control> control;
 };
 // Decodes after both states, and for `--floor auto` after those that the control computes.
-Result<Drift> measure_drift(const Tool& tool, const LoadedModel& loaded, const VerifyOptions& options,
-                            const kv::State& a, const kv::State& b);
+Result<Drift> measure_drift(Tool& tool, const LoadedModel& loaded, const VerifyOptions& options, const kv::State& a,
+                            const kv::State& b);
 
 // Reports.
 void add_to_report(Json& report, const Outcome& outcome, const VerifyOptions& options);

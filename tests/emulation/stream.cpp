@@ -104,10 +104,11 @@ using namespace hetero::emulation;
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
     const Call call;
+    if (broken != cudaSuccess) return broken;
     *stream = new Stream;
     (*stream)->device = device_in_use;
     all_queues.push_back((*stream)->queue);
-    return broken;
+    return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     const Call call;
@@ -147,9 +148,10 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
     const Call call;
+    if (broken != cudaSuccess) return broken;
     *event = new Event;
     (*event)->timed = (flags & cudaEventDisableTiming) == 0;
-    return broken;
+    return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
     const Call call;
@@ -211,18 +213,19 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
     seen.resize(done->lanes.size());
     for (std::size_t i = 1; i < done->lanes.size(); ++i) joined = joined && seen[i] == done->lanes[i].items.size();
     *graph = nullptr;
-    if (done->invalid || !joined) {
+    if (done->invalid || !joined || broken != cudaSuccess) {
         const bool invalid = done->invalid;
         delete done;
-        return invalid ? cudaErrorStreamCaptureInvalidated : cudaErrorStreamCaptureUnjoined;
+        return invalid ? cudaErrorStreamCaptureInvalidated : !joined ? cudaErrorStreamCaptureUnjoined : broken;
     }
     *graph = done;
-    return broken;
+    return cudaSuccess;
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* ready, cudaGraph_t graph, unsigned long long) {
     const Call call;
+    if (broken != cudaSuccess) return broken;
     *ready = new Graph(*graph);
-    return broken;
+    return cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
     const Call call;

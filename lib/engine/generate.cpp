@@ -93,7 +93,7 @@ public:
     }
     // False where these do not tell.
     Result<bool> take(const Likeliest& likeliest) {
-        const std::optional<TokenId> token = sampler_.next(likeliest, tokens_.size());
+        const std::optional<TokenId> token = sampler_.next(likeliest, tokens_);
         if (token) HETERO_CHECK(take(*token));
         return token.has_value();
     }

@@ -47,7 +47,6 @@ double uniform_at(std::uint64_t seed, std::uint64_t position) noexcept {
 
 Status Sampler::penalize(std::span<const std::int32_t> seen) {
     if (options_.repetition_penalty == 1) return {};
-    const auto penalty = static_cast<float>(options_.repetition_penalty);
     penalized_.assign(logits_.size(), false);
     for (const std::int32_t id : seen) {
         if (id < 0 || static_cast<std::size_t>(id) >= logits_.size()) {
@@ -56,9 +55,32 @@ Status Sampler::penalize(std::span<const std::int32_t> seen) {
         const auto index = static_cast<std::size_t>(id);
         if (penalized_[index]) continue;
         penalized_[index] = true;
-        logits_[index] = logits_[index] > 0 ? logits_[index] / penalty : logits_[index] * penalty;
+        logits_[index] = penalized(logits_[index]);
     }
     return {};
+}
+
+float Sampler::penalized(float logit) const {
+    const auto penalty = static_cast<float>(options_.repetition_penalty);
+    return logit > 0 ? logit / penalty : logit * penalty;
+}
+
+// Candidates that were seen; then all in their order. False where none was.
+bool Sampler::penalize_candidates(std::span<const std::int32_t> seen) {
+    if (options_.repetition_penalty == 1) return false;
+    std::sort(candidates_.begin(), candidates_.end(), has_smaller_id);
+    penalized_.assign(candidates_.size(), false);
+    bool any = false;
+    for (const std::int32_t id : seen) {
+        const auto found = std::lower_bound(candidates_.begin(), candidates_.end(), Candidate{0, id}, has_smaller_id);
+        if (found == candidates_.end() || found->id != id) continue;
+        const auto index = static_cast<std::size_t>(found - candidates_.begin());
+        if (penalized_[index]) continue;
+        penalized_[index] = any = true;
+        found->logit = penalized(found->logit);
+    }
+    std::sort(candidates_.begin(), candidates_.end(), is_likelier);
+    return any;
 }
 
 double Sampler::weight(const Candidate& candidate) const {
@@ -128,31 +150,42 @@ std::int32_t Sampler::draw(std::int32_t best, std::uint64_t position) const {
 }
 
 LikeliestWanted Sampler::wanted() const noexcept {
-    if (options_.repetition_penalty != 1) return {};
-    if (options_.temperature == 0) return {1, 0};
-    if (options_.top_k != 0 && options_.top_k <= LikeliestWanted::most) return {options_.top_k, options_.temperature};
+    constexpr std::uint32_t most = LikeliestWanted::most;
+    // With a penalty all that are wanted at most, as some of them fall; where it raises logits, any token may rise, and
+    // the total of what is penalized is not known.
+    const bool penalizes = options_.repetition_penalty != 1;
+    if (options_.repetition_penalty < 1) return {};
+    if (options_.temperature == 0) return {penalizes ? most : 1, 0};
+    if (options_.top_k != 0 && options_.top_k <= most) return {penalizes ? most : options_.top_k, options_.temperature};
     if (options_.top_k != 0 || (options_.top_p >= 1 && options_.min_p <= 0)) return {};
-    return {LikeliestWanted::most, options_.temperature};
+    if (penalizes && options_.top_p < 1) return {};
+    return {most, options_.temperature};
 }
 
-std::optional<std::int32_t> Sampler::next(const Likeliest& likeliest, std::uint64_t position) {
-    const Candidate& best = likeliest.tokens.front();
-    if (!std::isfinite(best.logit)) return std::nullopt;
-    if (options_.temperature == 0) return best.id;
+std::optional<std::int32_t> Sampler::next(const Likeliest& likeliest, std::span<const std::int32_t> seen) {
+    if (!std::isfinite(likeliest.tokens.front().logit)) return std::nullopt;
     candidates_.assign(likeliest.tokens.begin(), likeliest.tokens.end());
+    // No other token has a higher logit than this, and none has after the penalty.
+    const Candidate least = candidates_.back();
+    const bool changed = penalize_candidates(seen);
+    const Candidate best = candidates_.front();
+    if (changed && !(best.logit > least.logit)) return std::nullopt;
+    if (options_.temperature == 0) return best.id;
     max_logit_ = best.logit;
     // From here on in the order in which next() has them of all logits: sums in another one have other bits.
     if (options_.top_k != 0) {
+        if (candidates_.size() > options_.top_k) candidates_.resize(options_.top_k);
+        if (changed && !(candidates_.back().logit > least.logit)) return std::nullopt;
         std::sort(candidates_.begin(), candidates_.end(), has_smaller_id);
         keep_top_p();
     } else if (options_.top_p < 1) {
         if (!keep_top_p_of(likeliest.total)) return std::nullopt;
     } else {
-        if (weight(candidates_.back()) >= options_.min_p) return std::nullopt;
+        if (weight(least) >= options_.min_p) return std::nullopt;
         std::sort(candidates_.begin(), candidates_.end(), has_smaller_id);
     }
     keep_min_p();
-    return draw(best.id, position);
+    return draw(best.id, seen.size());
 }
 
 Result<std::int32_t> Sampler::next(std::span<const float> logits, std::span<const std::int32_t> seen) {

@@ -37,12 +37,14 @@ public:
 
     // Of which tokens next() can mostly choose; none: it needs all logits.
     [[nodiscard]] LikeliestWanted wanted() const noexcept;
-    // What next() would choose from all logits, none of them NaN or +infinity, for this position; nothing where the
-    // likeliest, as many as are wanted, do not decide that.
-    std::optional<std::int32_t> next(const Likeliest& likeliest, std::uint64_t position);
+    // What next() would choose from all logits, none of them NaN or +infinity; nothing where the likeliest, as many as
+    // are wanted, do not decide that.
+    std::optional<std::int32_t> next(const Likeliest& likeliest, std::span<const std::int32_t> seen);
 
 private:
     Status penalize(std::span<const std::int32_t> seen);
+    bool penalize_candidates(std::span<const std::int32_t> seen);
+    [[nodiscard]] float penalized(float logit) const;
     void keep_top_k();
     void keep_top_p();
     bool keep_top_p_of(double total);
@@ -52,7 +54,7 @@ private:
 
     SamplingOptions options_;
     std::vector<float> logits_;    // [vocab], after the penalty
-    std::vector<bool> penalized_;  // [vocab]
+    std::vector<bool> penalized_;  // [vocab], or [candidate]
     std::vector<Candidate> candidates_;
     float max_logit_ = 0;
 };

@@ -68,14 +68,18 @@ same_tokens() {
     hetero-prefill -m "$tiny" --tokens "5,6,7,8,$(tr ' ' , <<<"$ids")" --prefix begin.h5 --precise --device $device \
       -o long.$device.h5 -q
     hetero-prefill -m "$tiny" --tokens "$ids" --precise --device $device --logits all --logits-out $device.npy -o all.h5 -q --force
-    hetero-decode -m "$tiny" long.$device.h5 --precise --device $device -n 12 --temperature 0.9 --top-p 0.9 \
-      --repetition-penalty 1.3 --seed 7 --ignore-eos --json -q | json_list token_ids >$device.sampled
+    for sampling in "--temperature 0" "--temperature 0.9 --top-k 20" "--temperature 0.9 --top-p 0.9"; do
+      # shellcheck disable=SC2086
+      hetero-decode -m "$tiny" long.$device.h5 --precise --device $device -n 12 $sampling --repetition-penalty 1.3 \
+        --seed 7 --ignore-eos --json -q | json_list token_ids >>$device.sampled
+      echo >>$device.sampled
+    done
   done
   [ "$(wc -l <cpu.tokens)" -eq 3 ]
   cmp cpu.tokens cuda:0.tokens
   kv-verify cpu.h5 cuda:0.h5 --epsilon 1e-4
   kv-verify long.cpu.h5 long.cuda:0.h5 --epsilon 1e-4
-  [ -s cpu.sampled ]
+  [ "$(wc -l <cpu.sampled)" -eq 3 ]
   cmp cpu.sampled cuda:0.sampled
   [ "$(wc -c <cpu.npy)" -eq "$(wc -c <cuda:0.npy)" ]
 }

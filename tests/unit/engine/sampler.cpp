@@ -222,6 +222,7 @@ TEST_CASE("the likeliest tokens give what all logits give, or nothing") {
         double temperature, top_p, min_p;
         std::uint32_t top_k;
         double decided;  // at least that share of the rows
+        double penalty = 1;
     };
     for (const Case& one : {Case{0, 1, 0, 0, 1},
                             {0, 0.5, 0.1, 7, 1},
@@ -230,33 +231,47 @@ TEST_CASE("the likeliest tokens give what all logits give, or nothing") {
                             {0.8, 0.9, 0.02, 256, 1},
                             {0.7, 0.9, 0, 0, 0.5},
                             {1.5, 0.95, 0.01, 0, 0},
-                            {0.8, 1, 0.05, 0, 0.5}}) {
+                            {0.8, 1, 0.05, 0, 0.5},
+                            {0, 1, 0, 0, 0.7, 1.3},
+                            {0, 1, 0, 0, 0.5, 1e6},
+                            {0.8, 1, 0, 40, 0.7, 1.1},
+                            {0.8, 0.9, 0.02, 40, 0.5, 2},
+                            {0.8, 1, 0.05, 0, 0.4, 1.3}}) {
         CAPTURE(one.temperature);
         CAPTURE(one.top_p);
         CAPTURE(one.min_p);
         CAPTURE(one.top_k);
+        CAPTURE(one.penalty);
         SamplingOptions options = sampled(one.temperature);
         options.top_p = one.top_p;
         options.min_p = one.min_p;
         options.top_k = one.top_k;
+        options.repetition_penalty = one.penalty;
         Sampler sampler(options);
         const engine::LikeliestWanted wanted = sampler.wanted();
         REQUIRE(wanted.count != 0);
         std::size_t decided = 0, wrong = 0;
         constexpr std::size_t rows = 200;
-        const std::vector<std::int32_t> seen(rows, 0);
         for (std::size_t i = 0; i < rows; ++i) {
             std::vector<float> row(i % 4 == 3 ? 30 : 3000);
             // Some peaked, some flat, some with many equals.
             for (float& x : row) {
                 x = static_cast<float>(-std::log(1 - uniform()) * (i % 3 == 0 ? 0.3 : 2));
                 if (i % 2 == 0) x = std::round(4 * x) / 4;
+                if (i % 5 == 0) x -= 3;
+            }
+            std::vector<std::int32_t> seen(i);  // among them the likeliest, and some twice
+            for (std::int32_t& id : seen) {
+                id = static_cast<std::int32_t>(uniform() * static_cast<double>(row.size()));
+                if (uniform() < 0.1)
+                    id = static_cast<std::int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
             }
             const Found found(row, wanted, i % 2 == 0 ? 1e-9 : -1e-9);
-            const auto position = std::span(seen).first(i);
-            const auto token = sampler.next(found.all(), position.size());
+            if (i % 7 == 0)  // all that there are
+                for (const engine::Candidate& token : found.tokens) seen.push_back(token.id);
+            const auto token = sampler.next(found.all(), seen);
             decided += token.has_value();
-            wrong += token.has_value() && *token != *sampler.next(row, position);
+            wrong += token.has_value() && *token != *sampler.next(row, seen);
         }
         CHECK(wrong == 0);
         CHECK(static_cast<double>(decided) >= one.decided * rows);
@@ -268,15 +283,21 @@ TEST_CASE("a share that rounding might decide is left to all logits") {
     options.top_p = 0.5;
     Sampler sampler(options);
     const std::vector<float> row(8, 0.0F);  // four are exactly half
-    CHECK_FALSE(sampler.next(Found(row, sampler.wanted(), 0).all(), 3).has_value());
+    const std::vector<std::int32_t> seen(3, 0);
+    CHECK_FALSE(sampler.next(Found(row, sampler.wanted(), 0).all(), seen).has_value());
     options.top_p = 0.51;
     Sampler other(options);
-    CHECK(other.next(Found(row, other.wanted(), 0).all(), 3) == *other.next(row, std::vector<std::int32_t>(3, 0)));
+    CHECK(other.next(Found(row, other.wanted(), 0).all(), seen) == *other.next(row, seen));
 }
 
-TEST_CASE("a penalty, a draw from all and more than 256 candidates need all logits") {
+TEST_CASE(
+    "a penalty that raises or that shares hang on, a draw from all and more than 256 candidates need all logits") {
     SamplingOptions options;
+    options.repetition_penalty = 0.9;
+    CHECK(Sampler(options).wanted().count == 0);
+    options = sampled(1);
     options.repetition_penalty = 1.1;
+    options.top_p = 0.9;
     CHECK(Sampler(options).wanted().count == 0);
     CHECK(Sampler(sampled(1)).wanted().count == 0);
     options = sampled(1);

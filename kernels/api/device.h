@@ -203,6 +203,9 @@ struct DeviceCodec {
     KvCodes codes = KvCodes::i8;
     std::size_t group = 0, group_tokens = 0;
     bool rotated = false;  // heads are Hadamard-rotated before; by token alone
+    // Not 0: the channels of a head have so many bits on average (the wf codecs), by channel with a zero, `codes` is u8.
+    // Rows are of whole words of 32 bits, at multiples of 4 bytes; in place of scales are ranges.
+    int mean_width = 0;
 };
 // The arrays of such a part, as the state has them: codes [token][head][bytes of a row], scales and zeros
 // [token][head][head_dim / group] or [tokens / group_tokens, rounded up][head][head_dim].

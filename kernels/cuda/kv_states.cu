@@ -1,38 +1,12 @@
 // K and V of a state to codes and back.
 #include "kernels/cuda/encode.cuh"
+#include "kernels/cuda/kv_values.cuh"
 #include "kernels/cuda/reduce.cuh"
 
 namespace hetero::kernels::HETERO_DEVICE_BACKEND {
 namespace {
 
 constexpr int threads = 128, warps = threads / warp_size;
-
-struct Values {
-    DType type;
-    int n_tokens, n_heads, head_dim;
-    [[nodiscard]] __host__ __device__ std::size_t row_bytes(KvCodes codes) const {
-        return static_cast<std::size_t>(is_paired(codes) ? (head_dim + 1) / 2 : head_dim);
-    }
-    [[nodiscard]] __host__ __device__ std::size_t heads() const {
-        return static_cast<std::size_t>(n_tokens) * static_cast<std::size_t>(n_heads);
-    }
-};
-
-__device__ inline float value_at(DType type, const void* x, std::size_t i) {
-    if (type == DType::f32) return static_cast<const float*>(x)[i];
-    const std::uint16_t bits = static_cast<const std::uint16_t*>(x)[i];
-    return type == DType::f16 ? f16_to_f32(bits) : bf16_to_f32(bits);
-}
-// False where it is not finite then.
-__device__ inline bool put_value(DType type, void* x, std::size_t i, float value) {
-    if (type == DType::f32) {
-        static_cast<float*>(x)[i] = value;
-        return is_finite(value);
-    }
-    const std::uint16_t bits = type == DType::f16 ? f32_to_f16(value) : f32_to_bf16(value);
-    static_cast<std::uint16_t*>(x)[i] = bits;
-    return is_finite(type == DType::f16 ? f16_to_f32(bits) : bf16_to_f32(bits));
-}
 
 // The largest value of the group that begins at `failed` of the row at `first`; rotated, values have no place of their
 // own: of the row.
@@ -268,6 +242,7 @@ const char* refusal(const DeviceCodec& codec, DType type, std::size_t head_dim) 
     if (type != DType::f32 && type != DType::f16 && type != DType::bf16) return "values are f32, f16 or bf16";
     if (codec.codes == KvCodes::floats) return "floats are not coded";
     if (head_dim == 0 || head_dim > 1024) return "heads have 1 to 1024 dims";
+    if (codec.mean_width != 0) return widths_refusal(codec);
     if ((codec.group == 0) == (codec.group_tokens == 0)) return "groups are of dims or of tokens";
     if (codec.group != 0 && head_dim % codec.group != 0) return "groups do not divide a head";
     if (codec.group_tokens != 0 && codec.rotated) return "groups of tokens are not of rotated values";
@@ -309,6 +284,7 @@ DeviceFault quantize(DeviceStream stream, const DeviceCodec& codec, DType type, 
     const Shapes shapes = {{"tokens", n_tokens}, {"heads", n_heads}, {"head_dim", head_dim}};
     if (const char* reason = refusal(codec, type, head_dim)) return unsupported(stream, "kv_quantize", reason, shapes);
     const Values values = shape_of(type, n_tokens, n_heads, head_dim);
+    if (codec.mean_width != 0) return quantize_widths(stream, codec, values, x, to, place);
     if (codec.group_tokens != 0) {
         const Grid grid{
             dim3(blocks_for(n_tokens, codec.group_tokens), blocks_for(n_heads * ((head_dim + 1) / 2), threads)),
@@ -328,6 +304,8 @@ DeviceFault dequantize(DeviceStream stream, const DeviceCodec& codec, const Cons
     const Shapes shapes = {{"tokens", n_tokens}, {"heads", n_heads}, {"head_dim", head_dim}};
     if (const char* reason = refusal(codec, type, head_dim))
         return unsupported(stream, "kv_dequantize", reason, shapes);
+    if (codec.mean_width != 0)
+        return dequantize_widths(stream, codec, from, shape_of(type, n_tokens, n_heads, head_dim), x, place);
     const Grid grid{dim3(blocks_for(n_tokens * n_heads, warps)), dim3(threads), warps * head_dim * sizeof(float)};
     return launch(stream, "kv_dequantize", grid, shapes, kv_dequantize, codec,
                   shape_of(type, n_tokens, n_heads, head_dim), from, x, place);
@@ -337,9 +315,12 @@ DeviceFault error_of(DeviceStream stream, const DeviceCodec& codec, const ConstD
                      std::size_t n_heads, std::size_t head_dim, DType type, const void* x, float* error) {
     const Shapes shapes = {{"tokens", n_tokens}, {"heads", n_heads}, {"head_dim", head_dim}};
     if (const char* reason = refusal(codec, type, head_dim)) return unsupported(stream, "kv_error", reason, shapes);
+    auto* bits = reinterpret_cast<unsigned*>(error);
+    if (codec.mean_width != 0)
+        return error_of_widths(stream, codec, from, shape_of(type, n_tokens, n_heads, head_dim), x, bits);
     const Grid grid{dim3(blocks_for(n_tokens * n_heads, warps)), dim3(threads), warps * head_dim * sizeof(float)};
     return launch(stream, "kv_error", grid, shapes, kv_error, codec, shape_of(type, n_tokens, n_heads, head_dim), from,
-                  x, reinterpret_cast<unsigned*>(error));
+                  x, bits);
 }
 
 }  // namespace

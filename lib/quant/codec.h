@@ -146,6 +146,7 @@ struct EncodedRange {
 [[nodiscard]] const Codec& float_codec(DType type);  // of f32, f16 and bf16
 [[nodiscard]] const std::vector<const Codec*>& codecs();
 [[nodiscard]] const Codec* find_codec(std::string_view name);  // nullptr where unknown
+[[nodiscard]] int water_filled_bits(std::string_view name);    // of wf2 to wf9, on average; 0: another codec
 [[nodiscard]] std::string codec_names();                       // "f32, f16, bf16, int8, ...", for messages
 
 }  // namespace hetero::quant

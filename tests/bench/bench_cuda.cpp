@@ -237,9 +237,12 @@ double prompt(KvCodes codes, std::size_t tokens) {
 
 // GB/s of values read and codes written, and the other way round.
 double code_state(const DeviceCodec& codec, bool back) {
-    const std::size_t tokens = 65536, values = tokens * kv_heads * dim, groups = values / codec.group;
+    const std::size_t tokens = 65536, values = tokens * kv_heads * dim,
+                      groups = values / (codec.group != 0 ? codec.group : codec.group_tokens);
+    const std::size_t row_bytes =
+        codec.mean_width != 0 ? dim * static_cast<std::size_t>(codec.mean_width) / 8 : row_bytes_of(codec.codes);
     auto* x = take<std::uint16_t>(values, 0x3C);
-    auto* codes = take(values);
+    auto* codes = take(2 * values);
     auto* scale = take<std::uint16_t>(groups);
     auto* zero = take<std::uint16_t>(groups);
     auto* place = take<unsigned long long>(1, 0xFF);
@@ -253,8 +256,7 @@ double code_state(const DeviceCodec& codec, bool back) {
     for (void* one : {static_cast<void*>(x), static_cast<void*>(codes), static_cast<void*>(scale),
                       static_cast<void*>(zero), static_cast<void*>(place)})
         give_back(one);
-    const std::size_t bytes =
-        2 * values + tokens * kv_heads * row_bytes_of(codec.codes) + groups * (zeros != nullptr ? 4 : 2);
+    const std::size_t bytes = 2 * values + tokens * kv_heads * row_bytes + groups * (zeros != nullptr ? 4 : 2);
     return static_cast<double>(bytes) / ms / 1e6;
 }
 
@@ -333,7 +335,8 @@ int main(int argc, char** argv) {
     for (const auto& [name, codec] : {Codec{"int8", {KvCodes::i8, dim, 0, false}},
                                       {"had:int8", {KvCodes::i8, dim, 0, true}},
                                       {"had:int4:token:g32:asym", {KvCodes::u4, 32, 0, true}},
-                                      {"fp8_e4m3fn", {KvCodes::e4m3fn, dim, 0, false}}}) {
+                                      {"fp8_e4m3fn", {KvCodes::e4m3fn, dim, 0, false}},
+                                      {"wf8:channel:g64:asym", {KvCodes::u8, 0, 64, false, 8}}}) {
         print(std::string("f16 to ") + name, code_state(codec, false), "GB/s", memory);
         print(std::string(name) + " to f16", code_state(codec, true), "GB/s", memory);
     }

@@ -43,15 +43,17 @@ void copy_by(ThreadPool& pool, std::byte* to, const std::byte* from, std::size_t
 std::optional<kernels::DeviceCodec> device_codec(const kv::Scheme& scheme, std::uint32_t head_dim) {
     constexpr std::uint32_t most_dims = 1024;
     const quant::Params& params = scheme.params;
-    const auto codes = codes_of(scheme.codec, params);
+    const int mean_width = quant::water_filled_bits(scheme.codec);
+    const auto codes = mean_width != 0 ? kernels::KvCodes::u8 : codes_of(scheme.codec, params);
     if (!codes || params.scale_dtype != kernels::DType::f16 || head_dim == 0 || head_dim > most_dims) return {};
-    if (!quant::find_codec(scheme.codec)->check(params, head_dim)) return {};
-    kernels::DeviceCodec codec{*codes, 0, 0, params.hadamard};
+    const quant::Codec& cpu = *quant::find_codec(scheme.codec);
+    if (!cpu.check(params, head_dim)) return {};
+    kernels::DeviceCodec codec{*codes, 0, 0, params.hadamard, mean_width};
     if (params.axis == quant::Axis::token) {
         codec.group = params.group == 0 ? head_dim : params.group;
         if (head_dim % codec.group == 0) return codec;
     } else if (params.axis == quant::Axis::channel && !params.hadamard && *codes != kernels::KvCodes::e4m3fn) {
-        codec.group_tokens = params.group;
+        codec.group_tokens = cpu.token_step(params);
         if (codec.group_tokens != 0) return codec;
     }
     return {};

@@ -23,8 +23,8 @@ public:
     ~StateConverter() override { settle(); }
 
     [[nodiscard]] std::string name() const override { return device_name(device_); }
-    // int8, int4 and fp8_e4m3fn with f16 scales, per token in groups that divide a head, or per channel; either way,
-    // from or to f32, f16 or bf16.
+    // int8, int4 and fp8_e4m3fn with f16 scales, per token in groups that divide a head, or per channel, and wf2 to wf9;
+    // either way, from or to f32, f16 or bf16.
     [[nodiscard]] bool takes(const kv::Scheme& from, const kv::Scheme& to, std::uint32_t head_dim) const override;
     // Errors: resource, of the device.
     Result<bool> convert(const kv::EncodedTokens& from, const quant::Codec& to, const quant::Params& params,

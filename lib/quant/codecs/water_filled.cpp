@@ -207,6 +207,11 @@ private:
 
 }  // namespace
 
+int water_filled_bits(std::string_view name) {
+    const Codec* codec = name.starts_with("wf") ? find_codec(name) : nullptr;
+    return codec == nullptr ? 0 : codec->name().back() - '0';
+}
+
 const Codec& codec_wf2() {
     static const WaterFilled<2> codec;
     return codec;

@@ -26,7 +26,7 @@ setup_file() {
 @test "codecs that a device has: the CPU's file, and back again" {
   for options in "--dtype int8 --asym" "--dtype int4 --group 8" "--dtype int8 --axis channel --group 16" \
     "--dtype int4 --axis channel --group 4 --asym" "--dtype fp8_e4m3fn" "--k int8:channel:g16:asym --v had:int4:token:asym" \
-    "--dtype int8 --sinks 4 --window 8"; do
+    "--dtype int8 --sinks 4 --window 8" "--preset int8-strict" "--preset int4-accurate" "--k wf3:channel:g7:asym --v int8"; do
     # shellcheck disable=SC2086
     converts 6 "$BATS_FILE_TMPDIR/f16.h5" $options
     grep -q ', on cuda:0$' note

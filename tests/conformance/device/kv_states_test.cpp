@@ -19,9 +19,11 @@ DeviceCodec codec_of(const quant::Spec& spec, std::size_t head_dim) {
     codec.codes = spec.codec == "fp8_e4m3fn" ? KvCodes::e4m3fn
                   : spec.codec == "int4"     ? (spec.params.symmetric ? KvCodes::i4 : KvCodes::u4)
                                              : (spec.params.symmetric ? KvCodes::i8 : KvCodes::u8);
+    codec.mean_width = quant::water_filled_bits(spec.codec);
+    if (codec.mean_width != 0) codec.codes = KvCodes::u8;
     codec.rotated = spec.params.hadamard;
     if (spec.params.axis == quant::Axis::channel)
-        codec.group_tokens = spec.params.group;
+        codec.group_tokens = quant::find_codec(spec.codec)->token_step(spec.params);
     else
         codec.group = spec.params.group == 0 ? head_dim : spec.params.group;
     return codec;
@@ -76,7 +78,8 @@ void codes_are_those_of_the_cpu(const Device& device, const char* name, DType ty
     CHECK(place.read()[0] == nowhere);
     float error = 0;
     std::vector<std::byte> decoded(x.size() * sizeof(float));
-    REQUIRE(cpu.decode_to(spec.params, shape, wanted.values, wanted.scale, wanted.zero, {DType::f32, decoded}, nullptr));
+    REQUIRE(
+        cpu.decode_to(spec.params, shape, wanted.values, wanted.scale, wanted.zero, {DType::f32, decoded}, nullptr));
     std::vector<float> values(x.size());
     if (type == DType::f32) values = x;
     if (type == DType::f16)
@@ -124,6 +127,12 @@ TEST_CASE("a state is coded and decoded to the bits of the codecs") {
         for (const std::size_t dim : {20U, 80U, 96U, 128U, 256U})
             codes_are_those_of_the_cpu(device, "had:int8:token", DType::bf16, 3, 2, dim, random);
         codes_are_those_of_the_cpu(device, "int4:channel:g8", DType::bf16, 9, 1, 13, random);
+        for (const char* name : {"wf2", "wf4", "wf9"})
+            for (const DType type : {DType::f32, DType::f16, DType::bf16})
+                codes_are_those_of_the_cpu(device, name, type, 70, 2, 32, random);
+        for (const std::size_t dim : {1U, 13U, 80U, 128U})
+            for (const char* name : {"wf3:channel:g5:asym", "wf8:channel:g64:asym"})
+                codes_are_those_of_the_cpu(device, name, DType::f16, 9, 1, dim, random);
     });
 }
 
@@ -218,7 +227,9 @@ TEST_CASE("codecs that the device has no kernel for are refused") {
     on_device([](const Device& device) {
         for (const DeviceCodec& codec :
              {DeviceCodec{KvCodes::floats, 16, 0, false}, DeviceCodec{KvCodes::i8, 7, 0, false},
-              DeviceCodec{KvCodes::i8, 0, 32, true}, DeviceCodec{KvCodes::i8, 16, 32, false}}) {
+              DeviceCodec{KvCodes::i8, 0, 32, true}, DeviceCodec{KvCodes::i8, 16, 32, false},
+              DeviceCodec{KvCodes::u8, 0, 32, false, 13}, DeviceCodec{KvCodes::i8, 0, 32, false, 4},
+              DeviceCodec{KvCodes::u8, 0, 32, true, 4}}) {
             const DeviceFault fault =
                 device.ops.kv_quantize(device.stream, codec, DType::f16, nullptr, 1, 1, 16, {}, nullptr);
             CHECK(fault.kind == DeviceFault::Kind::unsupported);

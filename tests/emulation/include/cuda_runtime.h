@@ -129,6 +129,12 @@ T atomicMax(T* to, V value) {
     return before;
 }
 template <class T, class V>
+T atomicOr(T* to, V value) {
+    const T before = *to;
+    *to = before | static_cast<T>(value);
+    return before;
+}
+template <class T, class V>
 T atomicXor(T* to, V value) {
     const T before = *to;
     *to = before ^ static_cast<T>(value);

@@ -54,6 +54,7 @@ struct Case {
 constexpr Case cases[] = {{"int8", "int8", 2},
                           {"int4:channel:g32:asym", "had:int8:token", 2, 4, 9},
                           {"fp8_e4m3fn", "int6", 1},
+                          {"wf8", "had:int8:token:asym", 2, 4, 0},
                           {"f16", "had:int4:token:asym", 1, 3, 0}};
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <set>
 
 #include "plan/cost.h"
@@ -286,40 +287,62 @@ void add_split(const Problem& problem, std::size_t p, std::size_t d, SearchResul
     }
 }
 
+// Which stage each side does: all of it, but of one that may be divided.
+struct Pools {
+    std::size_t prefills;  // bit s: side s prefills, else it decodes
+    std::size_t divided;   // a side that does both stages; as many as there are sides: none
+    std::uint32_t share;   // devices of the divided side that do the other stage
+
+    // Of side s for a stage; nothing where it has no part in it.
+    [[nodiscard]] std::optional<std::uint32_t> devices(const Problem& problem, std::size_t s, sched::Role role) const {
+        const bool does = ((prefills >> s) & 1) == (role == sched::Role::prefill ? 1U : 0U);
+        const std::uint32_t all = problem.sides[s].devices();
+        if (s == divided) return does ? all - share : share;
+        return does ? std::optional(all) : std::nullopt;
+    }
+};
+
+std::vector<Pools> divisions_into_pools(const Problem& problem) {
+    std::vector<Pools> out;
+    const std::size_t n = problem.sides.size(), all = std::size_t{1} << n;
+    for (std::size_t prefills = 1; prefills + 1 < all; ++prefills) {
+        for (std::size_t divided = 0; divided < n && n <= most_divided; ++divided) {
+            for (const std::uint32_t share : counts(problem.sides[divided].devices() - 1))
+                out.push_back({prefills, divided, share});
+        }
+        if (n > 2) out.push_back({prefills, n, 0});  // of two: a pair of kinds, which is compared already
+    }
+    return out;
+}
+
+// Nothing where a stage fits no side's devices, or too few of them are left to differ from a pair.
+std::optional<Candidate> pooled(const Problem& problem, const Forms& form, const Pools& pools) {
+    Candidate candidate;
+    candidate.kind = Kind::hetero_split;
+    candidate.wire = *form.wire;
+    candidate.resident = *form.resident;
+    candidate.deployment.first_token = problem.first_token.value_or(sched::FirstToken::prefill);
+    for (const auto role : {sched::Role::prefill, sched::Role::decode}) {
+        const KvFormat& resident = role == sched::Role::prefill ? problem.formats.front() : *form.resident;
+        for (std::size_t s = 0; s < problem.sides.size(); ++s) {
+            const auto devices = pools.devices(problem, s, role);
+            if (devices &&
+                !add_whole_side(problem, s, role, *devices, sched::Sharing::prompts_first, resident, candidate))
+                return std::nullopt;
+        }
+    }
+    if (candidate.groups.size() < 3 || !set_link(problem, candidate)) return std::nullopt;
+    return candidate;
+}
+
 // More than one kind of machines for a stage: every side whole for one of them, or one side divided between both.
 void add_pools(const Problem& problem, SearchResult& out) {
-    const std::size_t n = problem.sides.size();
-    if (n < 2) return;
-    const std::size_t all = std::size_t{1} << n;
+    if (problem.sides.size() < 2) return;
+    const std::vector<Pools> divisions = divisions_into_pools(problem);
     for (const Forms& form : forms(problem)) {
         const std::size_t begin = out.candidates.size();
-        for (std::size_t prefills = 1; prefills + 1 < all; ++prefills) {
-            for (std::size_t divided = 0; divided <= n; ++divided) {  // n: none is
-                if (divided == n && n == 2) continue;                 // a pair of kinds, which is compared already
-                if (divided < n && n > most_divided) continue;
-                const std::uint32_t most = divided < n ? problem.sides[divided].devices() - 1 : 1;
-                for (const std::uint32_t share : counts(most)) {
-                    Candidate candidate;
-                    candidate.kind = Kind::hetero_split;
-                    candidate.wire = *form.wire;
-                    candidate.resident = *form.resident;
-                    candidate.deployment.first_token = problem.first_token.value_or(sched::FirstToken::prefill);
-                    bool possible = true;
-                    for (const auto role : {sched::Role::prefill, sched::Role::decode}) {
-                        for (std::size_t s = 0; s < n && possible; ++s) {
-                            const bool does = ((prefills >> s) & 1) == (role == sched::Role::prefill ? 1U : 0U);
-                            if (!does && s != divided) continue;
-                            std::uint32_t devices = problem.sides[s].devices();
-                            if (s == divided) devices = does ? devices - share : share;
-                            possible = add_whole_side(
-                                problem, s, role, devices, sched::Sharing::prompts_first,
-                                role == sched::Role::prefill ? problem.formats.front() : *form.resident, candidate);
-                        }
-                    }
-                    if (possible && candidate.groups.size() > 2 && set_link(problem, candidate))
-                        finish(problem, std::move(candidate), out);
-                }
-            }
+        for (const Pools& pools : divisions) {
+            if (auto candidate = pooled(problem, form, pools)) finish(problem, std::move(*candidate), out);
         }
         prune(problem, begin, out);
     }

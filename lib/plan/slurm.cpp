@@ -52,12 +52,27 @@ std::string resources(const DeploymentPlan::Stage& stage, std::string_view featu
                        hosts(stage));
 }
 
+struct Instances {
+    std::uint32_t prefill, decode;
+};
+Instances instances_of(const DeploymentPlan& plan) {
+    Instances out{plan.prefill.instances, plan.decode ? plan.decode->instances : 0};
+    for (const DeploymentPlan::More& one : plan.more)
+        (one.role == "decode" ? out.decode : out.prefill) += one.instances;
+    return out;
+}
+
 // How many jobs share the prompts. Where the stages are apart, a job is an instance of each: as many as there are
 // pairs.
 std::uint32_t parts_of(const DeploymentPlan& plan) {
-    std::uint32_t prefill = plan.prefill.instances, decode = plan.decode ? plan.decode->instances : 0;
-    for (const DeploymentPlan::More& one : plan.more) (one.role == "decode" ? decode : prefill) += one.instances;
+    const auto [prefill, decode] = instances_of(plan);
     return std::max(1U, plan.decode ? std::min(prefill, decode) : prefill);
+}
+
+// Instances that are in no pair.
+std::uint32_t spare_of(const DeploymentPlan& plan) {
+    const auto [prefill, decode] = instances_of(plan);
+    return std::max(prefill, decode) - std::min(prefill, decode);
 }
 
 // What a plan of several instances asks for: an array, or, as there are none of heterogeneous jobs, to be submitted
@@ -71,11 +86,16 @@ std::string array(const DeploymentPlan& plan) {
                           plan.decode->instances);
         for (const DeploymentPlan::More& one : plan.more)
             out += fmt::format(", and {} of {} for {}", one.instances, printable(one.machine), one.role);
-        return out +
-               fmt::format(
-                   "; a job is one of each, {} can run at once:\n"
-                   "#   for part in $(seq 0 {}); do sbatch --export=ALL,PROMPTS=prompts.jsonl,PART=$part FILE; done\n",
-                   parts, parts - 1);
+        out += fmt::format(
+            "; a job is one of each, {} can run at once:\n"
+            "#   for part in $(seq 0 {}); do sbatch --export=ALL,PROMPTS=prompts.jsonl,PART=$part FILE; done\n",
+            parts, parts - 1);
+        if (spare_of(plan) > 0)
+            out += fmt::format(
+                "# {} more would have no partner: they are left out, and the rate that was planned is not reached\n"
+                "# (hetero-plan(1), --emit).\n",
+                spare_of(plan));
+        return out;
     }
     if (parts == 1) return {};
     out = fmt::format("#SBATCH --array=0-{}\n", plan.prefill.instances - 1);

@@ -264,8 +264,12 @@ TEST_CASE("a batch script does what the plan says") {
     plan.first_token = "decode";
     CHECK(has_line(script(),
                    "# The plan has 3 prefill and 2 decode instances; a job is one of each, 2 can run at once:\n"));
+    CHECK(has_line(script(), "\n# 1 more would have no partner: "));
     CHECK(has_line(script(), "'NR % 2 == part'"));
     CHECK_FALSE(has_line(script(), "#SBATCH --array"));
+    plan.decode->instances = 3;
+    CHECK_FALSE(has_line(script(), "no partner"));
+    plan.decode->instances = 2;
     CHECK(has_line(script(), "--wire-dtype had:int4:token:g32:asym --first-token decode "));
     CHECK(has_line(script(), "mpi:0 --kv-dtype int4 -n 9 --json"));
     plan.resident = "f16";

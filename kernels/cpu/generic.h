@@ -17,6 +17,8 @@
 //
 #include "kernels/cpu/linear.h"
 //
+#include "kernels/cpu/linear_wide.h"
+//
 #include "kernels/cpu/packed.h"
 //
 #include "kernels/cpu/attention.h"

@@ -220,21 +220,5 @@ void gemm_format(const Byte* w, std::size_t row_bytes, std::size_t row_begin, st
     }
 }
 
-void gemm(DType type, const void* w, std::size_t row_bytes, std::size_t row_begin, std::size_t row_end,
-          std::size_t cols, const float* x, std::size_t x_stride, std::size_t n_tokens, float* y,
-          std::size_t y_stride) {
-    float* scratch = n_tokens > 1 && cols > 0 ? thread_scratch() : nullptr;
-    if (!scratch) {  // the same sums, token by token
-        for (std::size_t t = 0; t < n_tokens; ++t)
-            gemv(type, w, row_bytes, row_begin, row_end, cols, x + t * x_stride, y + t * y_stride);
-        return;
-    }
-    const bool known = visit_format(type, [&](auto format) {
-        gemm_format<decltype(format)>(static_cast<const Byte*>(w), row_bytes, row_begin, row_end, cols, x, x_stride,
-                                      n_tokens, y, y_stride, scratch);
-    });
-    if (!known) ref::gemm(type, w, row_bytes, row_begin, row_end, cols, x, x_stride, n_tokens, y, y_stride);
-}
-
 }  // namespace
 }  // namespace hetero::kernels::HETERO_ISA

@@ -14,6 +14,12 @@ HETERO_INLINE void prefetch(const void* p, std::size_t bytes, std::size_t ahead 
     for (std::size_t i = 0; i < bytes; i += 64) __builtin_prefetch(reinterpret_cast<const void*>(address + i));
 }
 
+// The same, of what is read once and had better not displace anything.
+HETERO_INLINE void prefetch_once(const void* p, std::size_t bytes, std::size_t ahead) {
+    const auto address = reinterpret_cast<std::uintptr_t>(p) + ahead;
+    for (std::size_t i = 0; i < bytes; i += 64) __builtin_prefetch(reinterpret_cast<const void*>(address + i), 0, 0);
+}
+
 // exp(x) = mantissa * 2^power, mantissa in [0.7, 1.5], for |x| < 1000; the mantissa is NaN where x is. Relative error
 // below 2 * 2^-24.
 struct Exp {

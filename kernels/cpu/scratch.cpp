@@ -14,7 +14,7 @@ constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
 // One huge page: what lies there is read again and again, and would be more small pages than a core translates at once.
 struct alignas(kHugePage) Buffer {
-    float values[kScratchFloats];
+    float values[kLargeScratchFloats];
 };
 
 Buffer* make() noexcept {

@@ -4,9 +4,10 @@
 
 namespace hetero::kernels {
 
-constexpr std::size_t kScratchFloats = std::size_t{192} * 1024;
+constexpr std::size_t kScratchFloats = std::size_t{192} * 1024;       // what an L2 cache holds
+constexpr std::size_t kLargeScratchFloats = std::size_t{512} * 1024;  // all of it: a huge page
 
-// kScratchFloats floats, aligned to 64 bytes, contents unspecified; null if there is no memory for them.
+// kLargeScratchFloats floats, aligned to 64 bytes, contents unspecified; null if there is no memory for them.
 [[nodiscard]] float* thread_scratch() noexcept;
 
 }  // namespace hetero::kernels

@@ -1,6 +1,8 @@
 #!/bin/bash
 # Holds hw-probe's rates against others' on the same machine: a triad by STREAM's rules, oneDNN's products, and NumPy's
 # where PYTHON has it. Prints both and the ratio. Both run by turns, the best of ROUNDS counts, as in each of them.
+# oneDNN gets f32 weights twice: in rows, as files have them and the engine multiplies them, and laid out for its kernels
+# beforehand, which is not timed.
 #   scripts/dev/probe-against-others.sh [ROUNDS]; BIN has hw-probe and bench_machine (-DHETERO_BENCH=ON)
 set -euo pipefail
 rounds=${1:-3} bin=${BIN:-build/release/bin} python=${PYTHON:-python3}
@@ -45,7 +47,8 @@ for i in range(rounds):
         keep(others, (name, int(threads)), float(value))
 print(f"{'what':34} {'threads':>7} {'hw-probe':>9} {'other':>9} {'ratio':>6}")
 for what, key, other in (("triad, GB/s, beside STREAM's", ("triad",), "triad"),
-                         ("f32 GEMM, GFLOP/s, beside oneDNN", ("f32", "precise"), "f32"),
+                         ("f32 GEMM, GFLOP/s, beside oneDNN", ("f32", "precise"), "f32_rows"),
+                         ("f32 GEMM, its weights laid out", ("f32", "precise"), "f32"),
                          ("f32 GEMM, beside NumPy", ("f32", "precise"), "numpy"),
                          ("f16 GEMM, beside oneDNN bf16", ("f16", "fast"), "bf16"),
                          ("int8 GEMM, beside oneDNN bf16", ("q8_0", "fast"), "bf16"),

@@ -52,8 +52,10 @@ double triad_gb_per_s(int threads) {
 }
 
 #ifdef HETERO_BENCH_DNNL
-// y [tokens][rows] = x [tokens][cols] * w [cols][rows], in the layout that oneDNN chooses for the weights.
-double product_gflop_per_s(dnnl::memory::data_type type, int tokens, int threads) {
+// y [tokens][rows] = x [tokens][cols] * w [cols][rows]. Layout of the weights: `any`, what oneDNN chooses, which it is
+// given ready made; or `ba`, [rows][cols], as a model's file has them.
+double product_gflop_per_s(dnnl::memory::data_type type, int tokens, int threads,
+                           dnnl::memory::format_tag layout = dnnl::memory::format_tag::any) {
     using dnnl::memory;
     constexpr memory::dim rows = 1024, cols = 2048;
     omp_set_num_threads(threads);
@@ -65,8 +67,7 @@ double product_gflop_per_s(dnnl::memory::data_type type, int tokens, int threads
     const bool bytes = type == memory::data_type::s8;
     const auto in = bytes ? memory::data_type::u8 : type;
     const auto out = bytes ? memory::data_type::s32 : memory::data_type::f32;
-    const dnnl::matmul::desc wanted(desc(tokens, cols, in, memory::format_tag::ab),
-                                    desc(cols, rows, type, memory::format_tag::any),
+    const dnnl::matmul::desc wanted(desc(tokens, cols, in, memory::format_tag::ab), desc(cols, rows, type, layout),
                                     desc(tokens, rows, out, memory::format_tag::ab));
     const dnnl::matmul::primitive_desc primitive(wanted, engine);
     const memory x(primitive.src_desc(), engine), w(primitive.weights_desc(), engine), y(primitive.dst_desc(), engine);
@@ -93,6 +94,8 @@ int main(int argc, char** argv) {
 #ifdef HETERO_BENCH_DNNL
         using Type = dnnl::memory::data_type;
         std::printf("f32 %d %.4g\n", threads, product_gflop_per_s(Type::f32, 128, threads));
+        std::printf("f32_rows %d %.4g\n", threads,
+                    product_gflop_per_s(Type::f32, 128, threads, dnnl::memory::format_tag::ba));
         std::printf("bf16 %d %.4g\n", threads, product_gflop_per_s(Type::bf16, 512, threads));
         std::printf("int8 %d %.4g\n", threads, product_gflop_per_s(Type::s8, 512, threads));
 #endif

@@ -146,6 +146,31 @@ TEST_CASE("an element has the same bits however rows and tokens are divided") {
         }
 }
 
+TEST_CASE("gemm has the bits of gemv in every row and token of several panels and blocks") {
+    struct Shape {
+        std::size_t rows, cols, tokens;
+    };
+    Random random(7);
+    for (const WeightType& type : weight_types())
+        for (const auto& [rows, n_cols, tokens] : {Shape{101, 512, 29}, {50, 300, 27}, {3, 2048, 205}}) {
+            if (tokens > 100 && dtype_info(type.type).block_elems != 1) continue;
+            const Problem p(type, rows, multiple_of_block(type, n_cols), tokens, random);
+            for (const Ops* ops : runnable_backends()) {
+                INFO(dtype_info(type.type).name, ' ', rows, 'x', p.cols, 'x', tokens, " on ", ops->name);
+                const auto y = p.gemm(*ops, 0, rows, 0, tokens);
+                CHECK(p.beyond_bound(y) == 0);
+                std::size_t differing = 0;
+                for (std::size_t t = 0; t < tokens; ++t) {
+                    std::vector<float> one(rows);
+                    ops->gemv(type.type, p.weights.data(), p.row_bytes, 0, rows, p.cols, p.x.data() + t * p.x_stride,
+                              one.data());
+                    for (std::size_t r = 0; r < rows; ++r) differing += !same(one[r], y[t * (rows + 1) + r]);
+                }
+                CHECK(differing == 0);
+            }
+        }
+}
+
 TEST_CASE("the vector backends agree bit for bit") {
     const auto backends = runnable_backends();
     Random random(5);

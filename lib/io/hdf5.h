@@ -105,7 +105,8 @@ public:
 
     [[nodiscard]] const std::string& path() const noexcept { return path_; }  // "/sequences/0000"
 
-    Result<Node> create_group(const std::string& name);
+    // `links`: about how many groups and datasets will be in it.
+    Result<Node> create_group(const std::string& name, std::uint64_t links = 0);
     // Space is taken at once and left unwritten; write() must follow.
     Result<Node> create_dataset(const std::string& name, const Extent& extent);
     Result<Node> open_group(const std::string& name) const;

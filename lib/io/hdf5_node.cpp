@@ -9,6 +9,11 @@ namespace {
 
 constexpr std::size_t max_rank = 8;
 
+// HDF5 makes room for a few links at a time, and looks at all that it has made before it makes more: 2,500 links take
+// seconds. Groups of many have their room from the start, in one message of the object header, which ends at 64 KiB.
+constexpr std::uint64_t many_links = 64, most_expected_links = 2900;
+constexpr unsigned link_name_bytes = 5;
+
 std::string shape_text(const std::vector<std::uint64_t>& shape) {
     std::string text = "[";
     for (std::size_t i = 0; i < shape.size(); ++i) text += fmt::format("{}{}", i == 0 ? "" : ", ", shape[i]);
@@ -71,10 +76,18 @@ Status Node::check_child(const std::string& name, const std::string& path) const
     return file_->channel_->writable ? Status{} : check_object(*file_->store_, link.u.address, path);
 }
 
-Result<Node> Node::create_group(const std::string& name) {
+Result<Node> Node::create_group(const std::string& name, std::uint64_t links) {
     const Quiet quiet;
     const std::string path = child_path(name);
-    const hid_t id = H5Gcreate2(id_, name.c_str(), H5P_DEFAULT, library().group_creation.get(), H5P_DEFAULT);
+    Id creation;
+    if (links > many_links) {
+        creation = Id(H5Pcopy(library().group_creation.get()));
+        const auto expected = static_cast<unsigned>(std::min<std::uint64_t>(links, most_expected_links));
+        if (!creation || H5Pset_est_link_info(creation.get(), expected, link_name_bytes) < 0)
+            return file_->failure(path + ": cannot describe the group");
+    }
+    const hid_t list = creation ? creation.get() : library().group_creation.get();
+    const hid_t id = H5Gcreate2(id_, name.c_str(), H5P_DEFAULT, list, H5P_DEFAULT);
     if (id < 0) return file_->failure(path + ": cannot create the group");
     return Node(file_, id, path);
 }

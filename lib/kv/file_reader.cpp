@@ -36,9 +36,9 @@ public:
         HETERO_TRY(header_.provenance, parse_provenance(provenance));
         HETERO_CHECK(require_text(root, "layout", array_layout));
         HETERO_CHECK(read_shard(root));
-        HETERO_TRY(const h5::Node sequences, root.open_group("sequences"));
-        HETERO_CHECK(read_sequences(root, sequences));
-        HETERO_CHECK(read_layers(sequences));
+        HETERO_TRY(sequences_, root.open_group("sequences"));
+        HETERO_CHECK(read_sequences(root, *sequences_));
+        HETERO_CHECK(read_layers(*sequences_));
         HETERO_CHECK(check_header(header_));
         HETERO_CHECK(charge_layers());
         if (verify_ == Verify::checksums) HETERO_CHECK(read_integrity(root));
@@ -320,9 +320,7 @@ private:
             open = std::move(open_layers_[index]);
         } else {
             if (!layers_ || layers_of_ != s) {
-                HETERO_TRY(const h5::Node root, file_->root());
-                HETERO_TRY(const h5::Node sequences, root.open_group("sequences"));
-                HETERO_TRY(layers_, open_layers(sequences, s));
+                HETERO_TRY(layers_, open_layers(*sequences_, s));
                 layers_of_ = s;
             }
             HETERO_TRY(open.group, layers_->open_group(layer_name(index)));
@@ -424,8 +422,9 @@ private:
     }
 
     std::unique_ptr<h5::File> file_;
-    std::vector<OpenLayer> open_layers_;  // of the first sequence, those that are not read yet
-    std::optional<h5::Node> layers_;      // of the sequence layers_of_; closed before file_
+    // Closed before file_. To open a group is to check the links of all it holds: of the sequences once.
+    std::optional<h5::Node> sequences_, layers_;  // layers_: of the sequence layers_of_
+    std::vector<OpenLayer> open_layers_;          // of the first sequence, those that are not read yet
     std::size_t layers_of_ = 0;
     std::string name_;
     Verify verify_;

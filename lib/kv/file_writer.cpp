@@ -178,10 +178,11 @@ private:
         store_view_ = store;
         HETERO_TRY(h5::Node root, file_->root());
         HETERO_CHECK(set_all(root, root_attributes(header_, std::move(provenance))));
-        HETERO_TRY(h5::Node sequences, root.create_group("sequences"));
+        const std::uint64_t n_sequences = header_.sequences.size();
+        HETERO_TRY(h5::Node sequences, root.create_group("sequences", n_sequences));
         for (std::size_t i = 0; i < header_.sequences.size(); ++i)
             HETERO_CHECK(write_sequence(sequences, sequence_name(i), header_.sequences[i], header_.late_logits));
-        HETERO_TRY(integrity_, root.create_group("integrity"));
+        HETERO_TRY(integrity_, root.create_group("integrity", n_sequences));
         return {};
     } catch (const std::bad_alloc&) {
         return fail(Errc::resource, "not enough memory");

@@ -88,6 +88,33 @@ TEST_CASE("an attribute of another type is an error that names it") {
     CHECK(root.open_dataset("group").error().message.find("/group") != std::string::npos);
 }
 
+TEST_CASE("a group of many links has room for them in one piece") {
+    for (const std::size_t links : {500U, 3100U}) {  // the second does not fit in a message
+        CAPTURE(links);
+        const auto name = [](std::size_t i) { return fmt::format("{:04}", i); };
+        auto file = must(File::create(std::make_unique<io::MemoryStore>()));
+        {
+            Node root = must(file->root());
+            Node group = must(root.create_group("group", links));
+            for (std::size_t i = 0; i < links; ++i) must(group.create_group(name(i)));
+        }
+        REQUIRE(file->finish().has_value());
+        auto store = file->release_store();
+        const auto image = dynamic_cast<io::MemoryStore&>(*store).bytes();
+        const std::string_view bytes(reinterpret_cast<const char*>(image.data()), image.size());
+        std::size_t continued = 0;
+        for (std::size_t at = bytes.find("OCHK"); at != std::string_view::npos; at = bytes.find("OCHK", at + 1))
+            ++continued;
+        CHECK(continued < links / 20);
+        if (links == 500) CHECK(continued == 0);
+        const auto back = must(File::open(std::move(store)));
+        const Node root = must(back->root());
+        const Node group = must(root.open_group("group"));
+        CHECK(must(group.link_count()) == links);
+        for (const std::size_t i : {std::size_t{0}, links / 2, links - 1}) must(group.open_group(name(i)));
+    }
+}
+
 TEST_CASE("every element type keeps its words") {
     for (const Element element :
          {Element::f16, Element::bf16, Element::f32, Element::i8, Element::u8, Element::i32, Element::u32}) {

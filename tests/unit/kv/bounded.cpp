@@ -1,10 +1,11 @@
-// Conversion from file to file holds a layer, not the state.
+// Conversion from file to file holds a layer, not the state; and what is read of a file is bounded too.
 #include <malloc.h>
 
 #include <fstream>
 #include <string>
 
 #include "kv/convert.h"
+#include "support/results.h"
 #include "support/skip.h"
 #include "unit/kv/states.h"
 
@@ -121,4 +122,29 @@ TEST_CASE("what a conversion is said to hold at once is what it takes") {
         CHECK_MESSAGE(peak < before + said + 2048, "grew by ", peak - before, " KiB; ", said, " were said");
         CHECK_MESSAGE(peak + 4096 > before + said, "grew by ", peak - before, " KiB; ", said, " were said");
     }
+}
+
+TEST_CASE("to read one of many sequences is not to read the links of all") {
+    constexpr std::size_t n = 800, least_link_bytes = 16;
+    Plan plan;
+    plan.n_layers = 1;
+    plan.vocab_size = 2 * n;
+    plan.logits = false;
+    plan.lengths.assign(n, 2);
+    const auto read_by_this_process = [] {
+        std::ifstream counters("/proc/self/io");
+        std::uint64_t bytes = 0;
+        for (std::string field; counters >> field >> bytes;)
+            if (field == "rchar:") return bytes;
+        return std::uint64_t{0};
+    };
+    const TempDir folder;
+    save(make_state(plan), folder / "a.h5");
+    const auto source = must(kv::open_file(folder / "a.h5"));
+    const std::uint64_t before = read_by_this_process();
+    if (before == 0) return note_skip("no /proc/self/io");
+    for (std::size_t i = 0; i < n; ++i) must(source->read_layer());
+    const std::uint64_t of_each = (read_by_this_process() - before) / n;
+    CHECK(of_each > 0);
+    CHECK(of_each < n * least_link_bytes);
 }

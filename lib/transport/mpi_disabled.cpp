@@ -26,18 +26,20 @@ Result<std::unique_ptr<kv::Sink>> open_mpi_sink(const Endpoint& endpoint, const 
     return refused(endpoint);
 }
 
+constexpr EndpointType refusing(EndpointKind kind, decltype(EndpointType::parse) parse,
+                                decltype(EndpointType::text) text) {
+    return {.kind = kind,
+            .parse = parse,
+            .text = text,
+            .prepare = prepare_mpi,
+            .open_source = open_mpi_source,
+            .open_sink = open_mpi_sink};
+}
+
 }  // namespace
 
-const EndpointType mpi_endpoint = {EndpointKind::mpi, parse_mpi_endpoint, mpi_endpoint_text, prepare_mpi,
-                                   open_mpi_source,   open_mpi_sink,      nullptr,           nullptr};
-const EndpointType mpi_port_endpoint = {EndpointKind::mpi_port,
-                                        parse_port_endpoint,
-                                        port_endpoint_text,
-                                        prepare_mpi,
-                                        open_mpi_source,
-                                        open_mpi_sink,
-                                        nullptr,
-                                        nullptr};
+const EndpointType mpi_endpoint = refusing(EndpointKind::mpi, parse_mpi_endpoint, mpi_endpoint_text);
+const EndpointType mpi_port_endpoint = refusing(EndpointKind::mpi_port, parse_port_endpoint, port_endpoint_text);
 
 Result<std::shared_ptr<const void>> start_port_service(const TransportOptions&) { return refused("mpi-port:"); }
 

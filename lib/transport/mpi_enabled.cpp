@@ -152,35 +152,31 @@ Status leave_mpi(const Error* error) noexcept {
     return world == nullptr ? Status{} : world->leave(error);
 }
 
+// A process of another job is a peer as any other, once it has been joined.
+constexpr EndpointType over_mpi(EndpointKind kind, decltype(EndpointType::parse) parse,
+                                decltype(EndpointType::text) text, decltype(EndpointType::prepare) prepare,
+                                decltype(EndpointType::leave) leave) {
+    return {.kind = kind,
+            .parse = parse,
+            .text = text,
+            .prepare = prepare,
+            .open_source = open_mpi_source,
+            .open_sink = open_mpi_sink,
+            .leave = leave,
+            .measure = measure_mpi,
+            .stats = mpi_stats,
+            .join_time_line = join_mpi_time_line,
+            .confirm = confirm_mpi,
+            .resumed_bytes = resumed_mpi_bytes,
+            .reads_device_memory = mpi_output_reads_device_memory};
+}
+
 }  // namespace
 
-const EndpointType mpi_endpoint = {EndpointKind::mpi,
-                                   parse_mpi_endpoint,
-                                   mpi_endpoint_text,
-                                   prepare_mpi,
-                                   open_mpi_source,
-                                   open_mpi_sink,
-                                   leave_mpi,
-                                   measure_mpi,
-                                   mpi_stats,
-                                   join_mpi_time_line,
-                                   confirm_mpi,
-                                   resumed_mpi_bytes,
-                                   mpi_output_reads_device_memory};
-// Once it has been joined, a process of another job is a peer as any other; leave_mpi() leaves both.
-const EndpointType mpi_port_endpoint = {EndpointKind::mpi_port,
-                                        parse_port_endpoint,
-                                        port_endpoint_text,
-                                        prepare_ports,
-                                        open_mpi_source,
-                                        open_mpi_sink,
-                                        nullptr,
-                                        measure_mpi,
-                                        mpi_stats,
-                                        join_mpi_time_line,
-                                        confirm_mpi,
-                                        resumed_mpi_bytes,
-                                        mpi_output_reads_device_memory};
+const EndpointType mpi_endpoint =
+    over_mpi(EndpointKind::mpi, parse_mpi_endpoint, mpi_endpoint_text, prepare_mpi, leave_mpi);
+const EndpointType mpi_port_endpoint = over_mpi(EndpointKind::mpi_port, parse_port_endpoint, port_endpoint_text,
+                                                prepare_ports, nullptr);  // leave_mpi() leaves both
 
 Communicator& group() noexcept {
     MpiWorld* world = MpiWorld::running();

@@ -16,7 +16,7 @@ struct EndpointType {
                       const TransportOptions& options);
     Result<std::unique_ptr<kv::Source>> (*open_source)(const Endpoint& endpoint, const TransportOptions& options);
     Result<std::unique_ptr<kv::Sink>> (*open_sink)(const Endpoint& endpoint, const TransportOptions& options);
-    Status (*leave)(const Error* error) noexcept;
+    Status (*leave)(const Error* error) noexcept = nullptr;  // null: with another kind, or nothing to do
     // All null where there is no link.
     Result<LinkRate> (*measure)(const Endpoint& endpoint) = nullptr;  // of an output
     std::optional<TransferStats> (*stats)(const Endpoint& endpoint, bool sending) = nullptr;

@@ -56,6 +56,8 @@ struct TransportOptions {
     // where they are known: they have to be where one side of an mpi: endpoint is several ranks and this one writes.
     bool shards = false;
     kv::HeadCounts heads;
+    // Each rank of such a group reads of the files of shards the heads that it computes with.
+    bool own_heads = false;
     int input_ranks = 1, output_ranks = 1;  // of the mpi: endpoints; prepare() fills them in
     std::string tool;                       // its name: all ranks of a group run the same
     // mpi: only. Drills: what this process sends suffers these. At most so many bytes a second to each peer; 0: no

@@ -94,8 +94,9 @@ Result<std::unique_ptr<kv::Source>> hand_out(Communicator& group, Result<std::un
 Status check_same_state(Communicator& group, const Result<std::unique_ptr<kv::Source>>& opened) {
     HETERO_CHECK(group.agree(opened ? Status{} : Status(tl::unexpected<Error>(opened.error()))));
     if (group.size() == 1) return {};
-    const kv::Header& header = (*opened)->header();
-    const std::vector<std::byte> offer = encode(Offer{header.payload_bytes(), header});
+    Offer own_offer{0, (*opened)->header()};
+    own_offer.header.shard = {};  // each may have its own heads
+    const std::vector<std::byte> offer = encode(own_offer);
     const Digest own = Sha256().update(offer).finish();
     const auto digest = std::as_bytes(std::span(own));
     std::vector<std::byte> first(digest.begin(), digest.end());

@@ -12,7 +12,7 @@ namespace hetero::transport {
 // source.
 Result<std::unique_ptr<kv::Source>> hand_out(Communicator& group, Result<std::unique_ptr<kv::Source>> opened);
 
-// Succeeds where all ranks have opened a state of the same header.
+// Succeeds where all ranks have opened a state of the same header, whole or a shard each.
 Status check_same_state(Communicator& group, const Result<std::unique_ptr<kv::Source>>& opened);
 
 }  // namespace hetero::transport

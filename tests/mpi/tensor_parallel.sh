@@ -23,6 +23,8 @@ if [ "$OMPI_COMM_WORLD_RANK" -eq "$rank" ]; then exec "$@" $more; else exec "$@"
 END
 chmod +x one_more.sh
 
+bytes() { grep -m 1 '"kv_bytes"' "$1" | tr -dc 0-9; }
+
 counts=$(few && echo 2 || echo 1 2 4)
 compute() {  # MODEL: states and tokens of every number of ranks
   local model=$1 n m
@@ -76,6 +78,8 @@ case $scenario in
         for m in $counts; do
           runs -n $m hetero-decode --tp $m -m "$model" s$n.h5 -n 12 --ignore-eos --json -q -t 1
           [ "$(ids out)" = "$(ids 1.json)" ] || no "$n shards, $m decode: other tokens"
+          [ "$model" != "$llama" ] || [ $((m * $(bytes out))) -le "$(bytes 1.json)" ] || [ "$m" -gt 2 ] ||
+            no "$n shards: a rank of $m read more heads than its own"
         done
         runs -n 2 hetero-decode --tp 2 --shards -m "$model" s$n.h5 -n 12 --ignore-eos -q -t 1 -o c$n.h5
         same_state 1c.h5 c$n.h5

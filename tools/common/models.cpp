@@ -164,7 +164,10 @@ Status check_state(const LoadedModel& model, const std::string& model_path, cons
     if (const auto mismatches = kv::compare(stored, needed); !mismatches.empty())
         return fail(Errc::bad_input, "{} stores other kinds of layers than the model {}: {}", state_name, model_path,
                     kv::to_text(mismatches, "the state", "the model"));
-    return kv::check_whole(state, state_name);
+    const Communicator& group = transport::group();
+    const bool own_shard = group.size() > 1 && state.shard.tp_size == static_cast<std::uint32_t>(group.size()) &&
+                           state.shard.tp_rank == static_cast<std::uint32_t>(group.rank());
+    return own_shard ? Status{} : kv::check_whole(state, state_name);
 }
 
 void report_weights(Tool& tool, const std::string& who, const kv::Identity& a, const kv::Identity& b) {

@@ -375,6 +375,7 @@ Status run_decode(Tool& tool, const DecodeOptions& options, Turns* turns) {
     if (!loaded.tokenizer) return fail(Errc::bad_input, "{} has no tokenizer", options.model.path);
     transport::TransportOptions transfer = options.transfer.transport(tool);
     transfer.expected_identity = loaded.identity;
+    transfer.own_heads = true;
     HETERO_TRY(auto opened, open_source(tool, endpoints.inputs.front(), transfer, "read"));
     HETERO_CHECK(check_state(loaded, options.model.path, opened.source->header(), opened.source->name()));
     report_weights(tool, opened.source->name(), opened.source->header().identity, loaded.identity);

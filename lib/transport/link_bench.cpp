@@ -32,11 +32,19 @@ double LinkBenchRow::checked_ratio() const { return median_ratio(checked, raw); 
 double LinkBenchRow::unchecked_ratio() const { return median_ratio(unchecked, raw); }
 bool LinkBenchRow::settled() const { return raw.spread() <= max_settled_spread; }
 
-const LinkBenchRow* LinkBench::best() const noexcept {
-    const auto found = std::max_element(rows.begin(), rows.end(), [](const LinkBenchRow& a, const LinkBenchRow& b) {
-        return a.checked.quantile(0.5) < b.checked.quantile(0.5);
+const LinkBenchCell* LinkBench::chosen() const noexcept {
+    const auto found = std::find_if(sweep.begin(), sweep.end(), [&](const LinkBenchCell& cell) {
+        return cell.message_bytes == usual_message_bytes && cell.window_bytes == window_bytes;
     });
-    return found == rows.end() ? nullptr : &*found;
+    return found == sweep.end() ? nullptr : &*found;
+}
+
+const LinkBenchCell* LinkBench::best(Sample LinkBenchCell::*rates) const noexcept {
+    const auto found =
+        std::max_element(sweep.begin(), sweep.end(), [&](const LinkBenchCell& a, const LinkBenchCell& b) {
+            return (a.*rates).quantile(0.5) < (b.*rates).quantile(0.5);
+        });
+    return found == sweep.end() ? nullptr : &*found;
 }
 
 const LinkBenchRow* LinkBench::nearest(std::uint64_t message_bytes) const noexcept {

@@ -42,19 +42,23 @@ struct LinkBenchRow {
 };
 inline constexpr double max_settled_spread = 0.15;
 
-// States in chunks of usual_message_bytes, with another window.
-struct LinkBenchWindow {
-    std::uint64_t window_bytes = 0;
-    Sample checked;
+// States in chunks of one size, sent with one window.
+struct LinkBenchCell {
+    std::uint64_t message_bytes = 0, window_bytes = 0;
+    Sample checked, unchecked;
 };
 
 struct LinkBench {
     Sample raw_us, frames_us;        // one way, of 64 bytes: plain MPI, and PROBE and its answer
     std::uint64_t window_bytes = 0;  // of `rows`: window_for() the measured link
     std::vector<LinkBenchRow> rows;
-    std::vector<LinkBenchWindow> windows;  // none where that size was not measured
-    // Of `rows`, by the median with checksums; null without rows. That of a size, or of the next to it.
-    [[nodiscard]] const LinkBenchRow* best() const noexcept;
+    // The sweep: chunk sizes times windows, by turns, that of usual_message_bytes and window_bytes among them; none
+    // where usual_message_bytes was not measured.
+    std::vector<LinkBenchCell> sweep;
+    // Of the sweep, null without: what a transfer chooses, and the best by the median.
+    [[nodiscard]] const LinkBenchCell* chosen() const noexcept;
+    [[nodiscard]] const LinkBenchCell* best(Sample LinkBenchCell::*rates) const noexcept;
+    // Of `rows`, null without: that of a size, or of the next to it.
     [[nodiscard]] const LinkBenchRow* nearest(std::uint64_t message_bytes) const noexcept;
 };
 

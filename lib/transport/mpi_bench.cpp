@@ -29,6 +29,7 @@ constexpr std::uint64_t usual_part_bytes = 4U << 20;
 constexpr std::uint64_t memory_bytes = 64U << 20;  // at least two layers: as a receiver grants ahead
 
 constexpr int pings_at_a_time = 100;
+constexpr int sweep_rounds = 5;
 constexpr double latency_s = 2;  // of plain MPI, and of ours, on a slow link or a busy machine
 
 enum class Step : std::uint64_t { end, raw_ping, raw_stream, checked_state, unchecked_state };
@@ -91,7 +92,7 @@ private:
     Result<double> measure(Step step, const kv::Header& header, std::uint64_t message, const Layers& layers);
     Result<double> send_state(const kv::Header& header, const Layers& layers, bool checksums);
     Result<Layers> layers_of(const kv::Header& header);
-    Result<LinkBenchWindow> window(std::uint64_t window_bytes, std::uint64_t message, std::uint64_t bytes, int rounds);
+    Result<std::vector<LinkBenchCell>> sweep(std::uint64_t bytes);
     Status receive_state(bool checksums);
     Status start(bool checksums);
     Status drain();
@@ -187,18 +188,33 @@ Result<Bench::Layers> Bench::layers_of(const kv::Header& header) {
     return layers;
 }
 
-Result<LinkBenchWindow> Bench::window(std::uint64_t window_bytes, std::uint64_t message, std::uint64_t bytes,
-                                      int rounds) {
-    const kv::Header header = header_of(message, bytes);
-    HETERO_TRY(const Layers layers, layers_of(header));
-    LinkBenchWindow out{window_bytes, {}};
-    const std::uint64_t kept = std::exchange(window_.bytes, window_bytes);
-    for (int round = 0; round < rounds; ++round) {
-        HETERO_TRY(const double seconds, measure(Step::checked_state, header, message, layers));
-        out.checked.values.push_back(static_cast<double>(header.payload_bytes()) / seconds / 1e9);
+Result<std::vector<LinkBenchCell>> Bench::sweep(std::uint64_t bytes) {
+    const SendWindow chosen = window_;
+    std::vector<std::uint64_t> windows = {1U << 20, 4U << 20, 16U << 20, 64U << 20, 256U << 20, chosen.bytes};
+    std::sort(windows.begin(), windows.end());
+    windows.erase(std::unique(windows.begin(), windows.end()), windows.end());
+    std::vector<LinkBenchCell> cells;
+    for (const std::uint64_t message : {usual_message_bytes / 4, usual_message_bytes, usual_message_bytes * 4})
+        for (const std::uint64_t window : windows)
+            if (window == chosen.bytes || window <= bytes) cells.push_back({message, window, {}, {}});
+    for (int round = 0; round < sweep_rounds; ++round) {
+        Layers layers;
+        std::uint64_t message = 0;
+        for (LinkBenchCell& cell : cells) {
+            const kv::Header header = header_of(cell.message_bytes, bytes);
+            if (std::exchange(message, cell.message_bytes) != cell.message_bytes) {
+                HETERO_TRY(layers, layers_of(header));
+            }
+            window_.bytes = cell.window_bytes;
+            for (const auto& [step, sample] :
+                 {std::pair(Step::checked_state, &cell.checked), std::pair(Step::unchecked_state, &cell.unchecked)}) {
+                HETERO_TRY(const double seconds, measure(step, header, cell.message_bytes, layers));
+                sample->values.push_back(static_cast<double>(header.payload_bytes()) / seconds / 1e9);
+            }
+        }
     }
-    window_.bytes = kept;
-    return out;
+    window_ = chosen;
+    return cells;
 }
 
 Result<LinkBenchRow> Bench::row(std::uint64_t message, std::uint64_t bytes, int rounds) {
@@ -267,14 +283,9 @@ Result<LinkBench> Bench::lead(const LinkBenchOptions& options) {
     if (bench.rows.empty())
         return fail(Errc::usage,
                     "this link carries {:.0f} bytes a second: no chunks of these sizes can be measured on it", rate);
-    const LinkBenchRow* usual_row = bench.nearest(usual_message_bytes);
-    if (usual_row->message_bytes == usual_message_bytes) {
-        constexpr int window_rounds = 5;
-        for (const std::uint64_t factor : {1, 4, 16, 64, 256}) {
-            HETERO_TRY(auto one,
-                       window(factor * usual_row->message_bytes, usual_row->message_bytes, wanted, window_rounds));
-            bench.windows.push_back(std::move(one));
-        }
+    if (bench.nearest(usual_message_bytes)->message_bytes == usual_message_bytes) {
+        const std::uint64_t filled = std::min(options.max_bytes, 4 * window_.bytes);  // no start and end alone
+        HETERO_TRY(bench.sweep, sweep(std::max(wanted, filled)));
     }
     HETERO_CHECK(say(Step::end, 0, 0));
     return bench;

@@ -13,9 +13,10 @@ std::uint64_t carried_in(double seconds, const LinkRate& rate) noexcept {
 }  // namespace
 
 SendWindow window_for(const LinkRate& rate) noexcept {
-    constexpr double wait_s = 30e-3;
+    constexpr double rest_s = 1e-3;  // the longest of the thread that moves frames, see mpi_world.cpp
     const double two_round_trips_s = 4 * rate.latency_s;
-    return {carried_in(two_round_trips_s + wait_s, rate), carried_in(two_round_trips_s, rate)};
+    return {.bytes = carried_in(two_round_trips_s + rest_s, rate),
+            .in_flight_bytes = carried_in(two_round_trips_s, rate)};
 }
 
 }  // namespace hetero::transport

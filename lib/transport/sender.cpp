@@ -46,7 +46,9 @@ Status Sender::begin(const kv::Header& header, OfferOptions options) {
 bool Sender::step(TimePoint now) {
     now_ = now;
     bool moved = link_->step(now);
-    if (link_->unacknowledged_bytes() <= window_bytes_ / 2 && link_->unacknowledged_pieces() <= send_window_pieces / 2)
+    const std::uint64_t pieces = link_->unacknowledged_pieces();
+    if ((link_->unacknowledged_bytes() <= window_bytes_ / 2 || pieces < SendWindow::least_pieces) &&
+        pieces <= send_window_pieces / 2)
         window_full_ = false;
     charge();
     const bool was_open = bucket_.open();
@@ -163,8 +165,9 @@ void Sender::send(const ChunkPlace& place, std::uint32_t crc, Payload payload) {
 }
 
 void Sender::look_at_window() noexcept {
-    window_full_ =
-        link_->unacknowledged_bytes() >= window_bytes_ || link_->unacknowledged_pieces() + kept_ >= send_window_pieces;
+    const std::uint64_t pieces = link_->unacknowledged_pieces() + kept_;
+    window_full_ = (link_->unacknowledged_bytes() >= window_bytes_ && pieces >= SendWindow::least_pieces) ||
+                   pieces >= send_window_pieces;
 }
 
 // For all that the link has sent since.

@@ -33,7 +33,7 @@ public:
     Status begin(const kv::Header& header, OfferOptions options = {});
     bool step(TimePoint now);
 
-    // Unacknowledged bytes at most; one frame is always allowed.
+    // Unacknowledged bytes at most, beside SendWindow::least_pieces.
     void set_window(const SendWindow& window) noexcept {
         window_bytes_ = window.bytes;
         link_->set_in_flight(window.in_flight_bytes);

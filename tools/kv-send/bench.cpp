@@ -30,6 +30,25 @@ Json json_of(const transport::LinkBenchRow& row) {
             {"ratio_unchecked", row.settled() ? number(row.unchecked_ratio()) : Json(nullptr)}};
 }
 
+// What a transfer chooses by the best of the sweep.
+double of_best(const transport::LinkBench& bench, transport::Sample transport::LinkBenchCell::*rates) {
+    return (bench.chosen()->*rates).quantile(0.5) / (bench.best(rates)->*rates).quantile(0.5);
+}
+
+std::string sweep_text(const transport::LinkBench& bench) {
+    std::string text = fmt::format("\nchosen for this link: chunks of {}, a window of {}\n",
+                                   format_bytes(transport::usual_message_bytes), format_bytes(bench.window_bytes));
+    if (bench.chosen() == nullptr) return text;
+    text += fmt::format("\n{:>10} {:>10} {:>8} {:>8}\n", "chunk", "window", "checked", "no CRC");
+    for (const transport::LinkBenchCell& cell : bench.sweep)
+        text += fmt::format("{:>10} {:>10} {:>8.3f} {:>8.3f}{}\n", format_bytes(cell.message_bytes),
+                            format_bytes(cell.window_bytes), cell.checked.quantile(0.5), cell.unchecked.quantile(0.5),
+                            &cell == bench.chosen() ? " chosen" : "");
+    return text + fmt::format("chosen by the best: {:.0f}% checked, {:.0f}% no CRC\n",
+                              100 * of_best(bench, &transport::LinkBenchCell::checked),
+                              100 * of_best(bench, &transport::LinkBenchCell::unchecked));
+}
+
 std::string table(const transport::LinkBench& bench) {
     std::string text = fmt::format("64 B one way, us   p50 {:.2f} raw, {:.2f} ours; p99 {:.2f} raw, {:.2f} ours\n\n",
                                    bench.raw_us.quantile(0.5), bench.frames_us.quantile(0.5),
@@ -46,32 +65,29 @@ std::string table(const transport::LinkBench& bench) {
                     ? fmt::format(" {:>8.1f}% {:>8.1f}%\n", 100 * row.checked_ratio(), 100 * row.unchecked_ratio())
                     : fmt::format(" unsettled: raw varies by {:.0f}%\n", 100 * row.raw.spread());
     }
-    if (const transport::LinkBenchRow* best = bench.best()) {
-        const transport::LinkBenchRow* usual = bench.nearest(transport::usual_message_bytes);
-        text +=
-            fmt::format("\nchunks of {}: {:.3f} GB/s, {:.0f}% of the best ({})\nwindow from the measured link: {}\n",
-                        format_bytes(usual->message_bytes), usual->checked.quantile(0.5),
-                        100 * usual->checked.quantile(0.5) / best->checked.quantile(0.5),
-                        format_bytes(best->message_bytes), format_bytes(bench.window_bytes));
-    }
-    for (const transport::LinkBenchWindow& window : bench.windows)
-        text += fmt::format("{} a window of {:>9}: {:.3f} GB/s\n", &window == &bench.windows.front() ? "with" : "    ",
-                            format_bytes(window.window_bytes), window.checked.quantile(0.5));
-    return text;
+    return text + sweep_text(bench);
+}
+
+Json json_of(const transport::LinkBenchCell& cell) {
+    return {{"chunk_bytes", cell.message_bytes},
+            {"window_bytes", cell.window_bytes},
+            {"checked_gb_per_s_p50", number(cell.checked.quantile(0.5))},
+            {"unchecked_gb_per_s_p50", number(cell.unchecked.quantile(0.5))}};
 }
 
 Json choice_of(const transport::LinkBench& bench) {
-    const transport::LinkBenchRow *best = bench.best(), *usual = bench.nearest(transport::usual_message_bytes);
-    Json windows = Json::array();
-    for (const transport::LinkBenchWindow& window : bench.windows)
-        windows.push_back(
-            {{"window_bytes", window.window_bytes}, {"gb_per_s_p50", number(window.checked.quantile(0.5))}});
-    return {{"window_bytes", bench.window_bytes},
-            {"chunk_bytes", usual->message_bytes},
-            {"gb_per_s_p50", number(usual->checked.quantile(0.5))},
-            {"best_chunk_bytes", best->message_bytes},
-            {"best_gb_per_s_p50", number(best->checked.quantile(0.5))},
-            {"windows", std::move(windows)}};
+    Json sweep = Json::array();
+    for (const transport::LinkBenchCell& cell : bench.sweep) sweep.push_back(json_of(cell));
+    Json choice = {{"window_bytes", bench.window_bytes},
+                   {"chunk_bytes", transport::usual_message_bytes},
+                   {"of_best_checked", nullptr},
+                   {"of_best_unchecked", nullptr}};
+    if (bench.chosen() != nullptr) {
+        choice["of_best_checked"] = number(of_best(bench, &transport::LinkBenchCell::checked));
+        choice["of_best_unchecked"] = number(of_best(bench, &transport::LinkBenchCell::unchecked));
+    }
+    choice["sweep"] = std::move(sweep);
+    return choice;
 }
 
 }  // namespace

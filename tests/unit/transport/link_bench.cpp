@@ -33,21 +33,25 @@ TEST_CASE("ours is compared with plain MPI of the same round, and only where tha
     CHECK_FALSE(LinkBenchRow{}.settled());
 }
 
-TEST_CASE("the best size is that with the highest median, the chosen one stands for its neighbours") {
+TEST_CASE("the row nearest to a size stands for it") {
     LinkBench bench;
-    CHECK(bench.best() == nullptr);
     CHECK(bench.nearest(1U << 20) == nullptr);
-    for (const auto& [bytes, rates] :
-         {std::pair(64U << 10, std::vector<double>{1, 2, 9}), std::pair(256U << 10, std::vector<double>{3, 3, 3}),
-          std::pair(4U << 20, std::vector<double>{2, 2.5, 2.5})}) {
-        LinkBenchRow row;
-        row.message_bytes = bytes;
-        row.checked.values = rates;
-        bench.rows.push_back(row);
-    }
-    CHECK(bench.best() == &bench.rows[1]);
+    for (const std::uint64_t bytes : {64U << 10, 256U << 10, 4U << 20}) bench.rows.push_back({bytes, 0, {}, {}, {}});
     CHECK(bench.nearest(64U << 10) == &bench.rows[0]);
     CHECK(bench.nearest(512U << 10) == &bench.rows[1]);
     CHECK(bench.nearest(2U << 20) == &bench.rows[2]);
     CHECK(bench.nearest(1U << 30) == &bench.rows[2]);
+}
+
+TEST_CASE("of a sweep, the best has the highest median, and the chosen the usual chunk and the window of the link") {
+    LinkBench bench;
+    bench.window_bytes = 4U << 20;
+    CHECK(bench.best(&LinkBenchCell::checked) == nullptr);
+    CHECK(bench.chosen() == nullptr);
+    bench.sweep = {{usual_message_bytes, 1U << 20, {{1, 2, 9}}, {{5, 5, 5}}},
+                   {usual_message_bytes, 4U << 20, {{3, 3, 3}}, {{4, 4, 9}}},
+                   {4 * usual_message_bytes, 4U << 20, {{2, 2.5, 2.5}}, {{1, 1, 1}}}};
+    CHECK(bench.best(&LinkBenchCell::checked) == &bench.sweep[1]);
+    CHECK(bench.best(&LinkBenchCell::unchecked) == &bench.sweep[0]);
+    CHECK(bench.chosen() == &bench.sweep[1]);
 }

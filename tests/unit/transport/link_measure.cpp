@@ -2,50 +2,12 @@
 #include "transport/link_measure.h"
 
 #include "base/trace.h"
+#include "timed_channel.h"
 #include "transfer.h"
 #include "transport/clock_offset.h"
 
 using namespace hetero;
 using namespace hetero::test;
-
-namespace {
-
-// Hands frames on after a latency, and no faster than a rate.
-class TimedChannel final : public Channel {
-public:
-    TimedChannel(std::unique_ptr<Channel> channel, const TimePoint& now, double latency_s, double bytes_per_s)
-        : channel_(std::move(channel)), now_(&now), latency_s_(latency_s), bytes_per_s_(bytes_per_s) {}
-    Status send(const HeaderBytes& head, Payload payload) override {
-        free_at_s_ = std::max(free_at_s_, time()) + static_cast<double>(payload.bytes.size()) / bytes_per_s_;
-        held_.push_back({free_at_s_ + latency_s_, head, std::move(payload)});
-        return {};
-    }
-    Status expect(std::uint32_t, std::span<std::byte>, std::shared_ptr<void>) override { return {}; }
-    bool withdraw(std::uint32_t slot) override { return channel_->withdraw(slot); }
-    Result<std::optional<Arrival>> receive() override {
-        while (!held_.empty() && held_.front().at_s <= time()) {
-            HETERO_CHECK(channel_->send(held_.front().head, held_.front().payload));
-            held_.pop_front();
-        }
-        return channel_->receive();
-    }
-    bool sent_all() override { return held_.empty(); }
-    void cancel() noexcept override {}
-
-private:
-    struct Held {
-        double at_s;
-        HeaderBytes head;
-        Payload payload;
-    };
-    [[nodiscard]] double time() const { return std::chrono::duration<double>(*now_ - TimePoint{}).count(); }
-    std::unique_ptr<Channel> channel_;
-    const TimePoint* now_;
-    double latency_s_, bytes_per_s_, free_at_s_ = 0;
-    std::deque<Held> held_;
-};
-
-}  // namespace
 
 TEST_CASE("a link's latency and rate are found, with little sent over a slow one") {
     struct Case {

@@ -13,12 +13,14 @@ using namespace hetero::transport;
 
 class Transfer {
 public:
-    Transfer(const kv::State& state, std::uint32_t seed, ReceiverOptions options = {},
-             std::uint64_t max_bytes_per_s = 0)
+    using Wrap = std::function<std::unique_ptr<Channel>(std::unique_ptr<Channel> end, const TimePoint& now)>;
+    Transfer(
+        const kv::State& state, std::uint32_t seed, ReceiverOptions options = {}, std::uint64_t max_bytes_per_s = 0,
+        const Wrap& wrap = [](auto end, const TimePoint&) { return end; })
         : state_(&state),
           pair_(seed),
-          sender_link_(pair_.end(0), link_options(WireRole::sender), now_),
-          receiver_link_(pair_.end(1), link_options(WireRole::receiver), now_),
+          sender_link_(wrap(pair_.end(0), now_), link_options(WireRole::sender), now_),
+          receiver_link_(wrap(pair_.end(1), now_), link_options(WireRole::receiver), now_),
           sender_(sender_link_, max_bytes_per_s),
           receiver_(receiver_link_),
           options_(std::move(options)) {}
@@ -29,12 +31,12 @@ public:
     const std::vector<kv::Layer>& received() const { return layers_; }
     [[nodiscard]] double elapsed_s() const { return std::chrono::duration<double>(now_ - TimePoint{}).count(); }
 
-    // One tick of 5 ms on both sides. A dead side does nothing.
-    void tick() {
+    // One tick on both sides. A dead side does nothing.
+    void tick(std::chrono::microseconds length = std::chrono::milliseconds(5)) {
         pair_.set_time(now_);
         if (!pair_.dead(0)) step_sender();
         if (!pair_.dead(1)) step_receiver();
-        now_ += std::chrono::milliseconds(5);
+        now_ += length;
     }
     // The same of one side alone: the other is of the test's making.
     void tick_one(int side) {

@@ -85,6 +85,18 @@ case $scenario in
         same_state 1c.h5 c$n.h5
       done
     done
+    # One shard is damaged: only its rank reads it, and no rank has said anything.
+    rm -f s2.*
+    runs -n 2 hetero-prefill --tp 2 --shards -m "$llama" --tokens $prompt -o s2.h5 -q -t 1
+    cp s2.tp1of2.h5 whole
+    for ((at = 4096; at < $(stat -c %s whole); at += 64)); do
+      cp whole s2.tp1of2.h5
+      printf '\xa5\x5a' | dd of=s2.tp1of2.h5 bs=1 seek=$at conv=notrunc status=none
+      kv-verify s2.h5 2>&1 | grep -q '/[kv] is damaged' && break
+    done
+    refuses 3 "s2.tp1of2.h5: .*/[kv] is damaged" -n 2 hetero-decode --tp 2 -m "$llama" s2.h5 -n 12 --ignore-eos -q -t 1
+    [ ! -s out ] || no "text of a state that is damaged"
+    mv whole s2.tp1of2.h5
     refuses 2 "--shards: - cannot be divided" -n 2 bash -c 'exec hetero-prefill --tp 2 --shards -m "$1" --tokens 5,6 -o - > >(cat)' _ "$llama"
     refuses 3 "1.h5: is there, and would be read instead" -n 2 hetero-prefill --tp 2 --shards -m "$llama" --tokens 5,6 -o 1.h5
     refuses 3 "s2.tp1of2.h5: exists already" -n 2 bash -c 'rm -f s2.tp0of2.h5; exec "$@"' _ \

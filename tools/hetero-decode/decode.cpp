@@ -177,6 +177,9 @@ private:
         return check_tokens(prompt_, loaded_.identity);
     }
 
+    // In a group each rank may have read a shard of its own: no token before all are whole.
+    Status finish_reading() { return transport::group().agree(source_.finish()); }
+
     Status read_all() {
         const Clock::time_point start = Clock::now();
         for (std::size_t i = 0; i < header_.sequences.size(); ++i) {
@@ -186,7 +189,7 @@ private:
                 layers.push_back(std::move(value));
             }
         }
-        HETERO_CHECK(source_.finish());
+        HETERO_CHECK(finish_reading());
         read_ms_ += milliseconds_since(start);
         return {};
     }
@@ -237,7 +240,7 @@ private:
         if (held_.empty()) {
             const trace::Span span("import", "commit");
             const Clock::time_point start = Clock::now();
-            HETERO_CHECK(source_.finish());
+            HETERO_CHECK(finish_reading());
             read_ms_ += milliseconds_since(start);
         }
         return members;

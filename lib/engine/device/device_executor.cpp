@@ -208,8 +208,8 @@ Result<std::unique_ptr<Runner>> DeviceExecutor::create(const Setup& setup) {
         return fail(
             Errc::resource,
             "{}: a session of {}{} tokens needs {} bytes of device memory ({} of weights, {} of KV cache, {} to "
-            "work in), but {} {}; ask for fewer tokens, a smaller chunk, or K and V in the host's memory "
-            "(--kv-tier host)",
+            "work in), but {} {}; ask for fewer tokens, a smaller chunk, or, where a tool has it, for K and V in the "
+            "host's memory (--kv-tier host)",
             device_name(setup.device), setup.sequences == 1 ? "" : fmt::format("{} sequences of ", setup.sequences),
             setup.capacity, needed.total(), needed.weights, needed.kv, needed.work, available,
             available == limit ? "are allowed" : "are free");

@@ -228,8 +228,12 @@ struct Ops {
     // a fast transform, strides 1, 2, 4 ... in this order, then times the float nearest to 1 / sqrt(n). y may be x. Exact.
     void (*hadamard)(const float* x, float* y, std::size_t blocks, std::size_t n);
 
-    // x / scale in 8 bits, nearest even, beyond the largest: the largest; scale 0: zero. NaN stays NaN. Exact.
-    void (*quantize_fp8)(Fp8 format, const float* x, float scale, std::uint8_t* q, std::size_t n);
+    // Rows with a scale each, >= 0: x / scale in 8 bits, nearest even, beyond the largest: the largest; scale 0: zero. NaN
+    // stays NaN. Exact. `error`: null, or, of finite x, raised to the largest |value(q) * scale - x| in f32.
+    void (*quantize_fp8)(Fp8 format, const KvValues& x, const float* scale, std::uint8_t* q, std::size_t q_stride, float* error);
+    // value(q) * scale in f32, and the rest as in dequantize_rows. False, too, where a code is no number.
+    bool (*dequantize_fp8)(Fp8 format, const std::uint8_t* q, std::size_t q_stride, const float* scale, const KvOutput& x,
+                           float* error);
 };
 
 // The best backend this CPU can run, or the one that the environment variable HETERO_BACKEND names.

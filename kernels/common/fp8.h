@@ -52,11 +52,15 @@ HETERO_HD inline std::uint8_t fp8_code(const Fp8Layout& layout, float x, float s
 }
 
 // Exact.
-HETERO_HD inline float e4m3fn_to_f32(std::uint8_t code) {
+HETERO_HD inline float fp8_to_f32(const Fp8Layout& layout, std::uint8_t code) {
     const std::uint32_t magnitude = code & 127U, sign = static_cast<std::uint32_t>(code & 128U) << 24;
-    if (magnitude == 127) return bits_as<float>(sign | 0x7FC00000U);
-    // As f32 the exponent is 120 too small, of subnormal numbers likewise.
-    return bits_as<float>(sign | bits_as<std::uint32_t>(rounded_product(bits_as<float>(magnitude << 20), 0x1p120F)));
+    if (layout.negative_zero ? magnitude == layout.nan : code == layout.nan) return bits_as<float>(0x7FC00000U | sign);
+    const std::uint32_t bits = magnitude << (23 - layout.mantissa_bits);
+    if (layout.mantissa_bits == 2 && magnitude >= 0x7C) return bits_as<float>(sign | 0x7F800000U | bits);
+    // As f32 the exponent is 127 - bias too small, of subnormal numbers likewise.
+    const auto power = bits_as<float>(static_cast<std::uint32_t>(254 - layout.bias) << 23);
+    return bits_as<float>(sign | bits_as<std::uint32_t>(rounded_product(bits_as<float>(bits), power)));
 }
+HETERO_HD inline float e4m3fn_to_f32(std::uint8_t code) { return fp8_to_f32(fp8_layout(Fp8::e4m3fn), code); }
 
 }  // namespace hetero::kernels

@@ -39,6 +39,8 @@
 //
 #include "kernels/cpu/kv_rotated.h"
 //
+#include "kernels/cpu/kv_fp8.h"
+//
 #include "kernels/cpu/kv_widths.h"
 
 namespace hetero::kernels::HETERO_ISA {
@@ -92,6 +94,7 @@ const Ops kOps = {
     .unpack_bits = unpack_bits,
     .hadamard = hadamard,
     .quantize_fp8 = quantize_fp8,
+    .dequantize_fp8 = dequantize_fp8,
 };
 
 }  // namespace hetero::kernels::HETERO_ISA

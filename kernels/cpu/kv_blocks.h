@@ -284,11 +284,20 @@ void quantize_columns_as(const KvValues& x, const float* scale, const float* zer
 struct Found {
     F32x16 worst, largest;
 };
+// 16 codes as numbers, their range, and what is added to a product with the scale where there is no zero: -0 keeps the
+// sign of a zero.
+struct SignedCodes {
+    static constexpr float kLowest = -128, kHighest = 127, kNoZero = 0;
+    static HETERO_INLINE F32x16 get(const std::uint8_t* q) { return signed_values(bytes_load(q)); }
+};
+struct UnsignedCodes {
+    static constexpr float kLowest = 0, kHighest = 255, kNoZero = 0;
+    static HETERO_INLINE F32x16 get(const std::uint8_t* q) { return unsigned_values(bytes_load(q)); }
+};
 // No value of these codes is larger than this.
-template <bool Signed>
+template <class Codes>
 HETERO_INLINE F32x16 largest_values(F32x16 scale, F32x16 zero_point) {
-    const F32x16 low = Signed ? zero_point - scale * splat(128) : zero_point,
-                 high = zero_point + scale * splat(Signed ? 128 : 255);
+    const F32x16 low = zero_point + scale * splat(Codes::kLowest), high = zero_point + scale * splat(Codes::kHighest);
     return max_abs(low, high) * splat(1 + 0x1p-20F);
 }
 template <class T>
@@ -297,22 +306,23 @@ HETERO_INLINE bool matters(float largest, const float* error) {
     // Half a unit in the last place of the largest, or of the smallest normal number.
     return error != nullptr && T::kBytes == 2 && T::rounded_away(largest) > *error;
 }
-template <class T, bool Signed>
+template <class T, class Codes>
 HETERO_INLINE bool matter(const float* scale, const float* zero_point, std::size_t n, const float* error) {
     F32x16 largest = zero();
     for (std::size_t i = 0; i < n; i += kLanes) {
         const std::size_t left = n - i;
         const auto some = [&](const float* from) { return left < kLanes ? load(from + i, left) : load(from + i); };
-        largest = max(largest, largest_values<Signed>(some(scale), zero_point == nullptr ? zero() : some(zero_point)));
+        largest = max(largest, largest_values<Codes>(some(scale), zero_point == nullptr ? zero() : some(zero_point)));
     }
     return matters<T>(max_lane(largest), error);
 }
 
-template <class T, bool Signed, bool ByColumn, bool Checked>
+template <class T, class Codes, bool ByColumn, bool Checked>
 HETERO_INLINE void dequantize_row(const std::uint8_t* q, const float* scale, const float* zero_point, std::size_t n,
                                   Byte* out, Found& found) {
-    F32x16 s = splat(ByColumn ? 0 : *scale), z = splat(ByColumn || zero_point == nullptr ? 0 : *zero_point);
-    const auto value_of = [&](U8x16 codes) { return (Signed ? signed_values(codes) : unsigned_values(codes)) * s + z; };
+    F32x16 s = splat(ByColumn ? 0 : *scale),
+           z = splat(ByColumn || zero_point == nullptr ? Codes::kNoZero : *zero_point);
+    const auto value_of = [&](const std::uint8_t* codes) { return Codes::get(codes) * s + z; };
     std::size_t i = 0;
 #pragma GCC unroll 8
     for (; i + kLanes <= n; i += kLanes) {
@@ -321,7 +331,7 @@ HETERO_INLINE void dequantize_row(const std::uint8_t* q, const float* scale, con
             if (zero_point != nullptr) z = load(zero_point + i);
         }
         if (i % 64 == 0) prefetch(q + i);
-        const F32x16 value = value_of(bytes_load(q + i));
+        const F32x16 value = value_of(q + i);
         T::put(out + i * T::kBytes, value);
         if (!Checked) continue;
         found.largest = max_abs(found.largest, value);
@@ -329,39 +339,40 @@ HETERO_INLINE void dequantize_row(const std::uint8_t* q, const float* scale, con
     }
     if (i == n) return;
     const std::size_t left = n - i;
-    Byte last[kLanes] = {}, stored[kLanes * T::kBytes];
+    std::uint8_t last[kLanes] = {};
+    Byte stored[kLanes * T::kBytes];
     std::memcpy(last, q + i, left);
     if (ByColumn) {
         s = load(scale + i, left);
         if (zero_point != nullptr) z = load(zero_point + i, left);
     }
-    const F32x16 value = where_between(0, left, value_of(bytes_load(last)), zero());
+    const F32x16 value = where_between(0, left, value_of(last), zero());
     T::put(stored, value);
     std::memcpy(out + i * T::kBytes, stored, left * T::kBytes);
     found.largest = max_abs(found.largest, value);
     found.worst = max_abs(found.worst, T::get(stored) - value);
 }
 
-template <class T, std::size_t N, bool Signed, bool ByColumn>
+template <class T, std::size_t N, class Codes, bool ByColumn>
 bool dequantize_as(const std::uint8_t* q, std::size_t q_stride, const float* scale, const float* zero_point,
                    const KvOutput& x, float* error) {
     const std::size_t n = N != 0 ? N : x.n, row_bytes = x.stride * T::kBytes;
     Found found{zero(), zero()};
     RowsOut out(x.data, row_bytes, x.streaming && x.stride == n);
-    bool checked = ByColumn && matter<T, Signed>(scale, zero_point, n, error);
+    bool checked = ByColumn && matter<T, Codes>(scale, zero_point, n, error);
     for (std::size_t first = 0; first < x.rows; first += out.step()) {
         const std::size_t rows = x.rows - first < out.step() ? x.rows - first : out.step();
         const auto of_row = [&](const float* from, std::size_t row) {
             return ByColumn || from == nullptr ? from : from + first + row;
         };
-        if (!ByColumn) checked = matter<T, Signed>(of_row(scale, 0), of_row(zero_point, 0), rows, error);
+        if (!ByColumn) checked = matter<T, Codes>(of_row(scale, 0), of_row(zero_point, 0), rows, error);
         Byte* to = out.place(first);
         for (std::size_t row = 0; row < rows; ++row, q += q_stride, to += row_bytes) {
             const float *s = of_row(scale, row), *z = of_row(zero_point, row);
             if (__builtin_expect(checked, 0)) {
-                dequantize_row<T, Signed, ByColumn, true>(q, s, z, n, to, found);
+                dequantize_row<T, Codes, ByColumn, true>(q, s, z, n, to, found);
             } else {
-                dequantize_row<T, Signed, ByColumn, false>(q, s, z, n, to, found);
+                dequantize_row<T, Codes, ByColumn, false>(q, s, z, n, to, found);
             }
         }
         if (checked && !ByColumn && error != nullptr) raise(error, found.worst);
@@ -418,8 +429,8 @@ HETERO_INLINE bool dequantize_codes(const std::uint8_t* q, std::size_t q_stride,
         using T = decltype(type);
         return with_length(ByColumn ? 0 : x.n, [&](auto length) {
             constexpr std::size_t n = decltype(length)::value;
-            return is_signed ? dequantize_as<T, n, true, ByColumn>(q, q_stride, scale, zero_point, x, error)
-                             : dequantize_as<T, n, false, ByColumn>(q, q_stride, scale, zero_point, x, error);
+            return is_signed ? dequantize_as<T, n, SignedCodes, ByColumn>(q, q_stride, scale, zero_point, x, error)
+                             : dequantize_as<T, n, UnsignedCodes, ByColumn>(q, q_stride, scale, zero_point, x, error);
         });
     });
 }

@@ -1,4 +1,4 @@
-// Codes of the KV state, to the bits of ref/kv_codes.cpp: packing, Hadamard transform, 8-bit floats.
+// Codes of the KV state, to the bits of ref/kv_codes.cpp: packing, Hadamard transform.
 // Plain loops are vectorised by the compiler, once per instruction set. Included by generic.h.
 #pragma once
 
@@ -197,45 +197,6 @@ void hadamard(const float* x, float* y, std::size_t blocks, std::size_t n) {
                 store(y + i + stride, last ? (a - b) * factor : a - b);
             }
         }
-    }
-}
-
-// In units of the last place: rounding a binary32's bits to MantissaBits keeps normal numbers, adding a power of two so
-// large that its own last place is the format's smallest unit rounds the numbers below them.
-template <int MantissaBits, int Bias, bool NegativeZero>
-HETERO_INLINE void fp8_codes(const float* x, float scale, float largest, std::uint8_t nan, std::uint8_t* q,
-                             std::size_t n) {
-    constexpr int kDropped = 23 - MantissaBits;
-    const float smallest_normal = __builtin_ldexpf(1, 1 - Bias), magic = __builtin_ldexpf(1, kDropped + 1 - Bias);
-    std::uint32_t magic_bits = 0;
-    std::memcpy(&magic_bits, &magic, 4);
-    for (std::size_t i = 0; i < n; ++i) {
-        const float value = x[i] / scale;
-        std::uint32_t bits = 0, sum_bits = 0;
-        std::memcpy(&bits, &value, 4);
-        const std::uint32_t sign = bits >> 31;
-        float magnitude = __builtin_fabsf(value);
-        magnitude = magnitude > largest ? largest : magnitude;
-        std::memcpy(&bits, &magnitude, 4);
-        const std::uint32_t rounded = (bits + ((1U << (kDropped - 1)) - 1) + (bits >> kDropped & 1U)) >> kDropped;
-        const std::uint32_t normal = rounded - (static_cast<std::uint32_t>(127 - Bias) << MantissaBits);
-        const float sum = magnitude + magic;
-        std::memcpy(&sum_bits, &sum, 4);
-        std::uint32_t code = magnitude < smallest_normal ? sum_bits - magic_bits : normal;
-        code |= NegativeZero || code != 0 ? sign << 7 : 0;
-        q[i] = static_cast<std::uint8_t>(value != value ? nan : code);
-    }
-}
-
-void quantize_fp8(Fp8 format, const float* x, float scale, std::uint8_t* q, std::size_t n) {
-    if (scale == 0) return ref::quantize_fp8(format, x, scale, q, n);
-    switch (format) {
-        case Fp8::e4m3fnuz:
-            return fp8_codes<3, 8, false>(x, scale, 240, 0x80, q, n);
-        case Fp8::e5m2:
-            return fp8_codes<2, 15, true>(x, scale, 57344, 0x7F, q, n);
-        default:
-            return fp8_codes<3, 7, true>(x, scale, 448, 0x7F, q, n);
     }
 }
 

@@ -126,6 +126,9 @@ HETERO_INLINE I32x16 operator+(I32x16 a, I32x16 b) {
 HETERO_INLINE I32x16 operator-(I32x16 a, I32x16 b) {
     return {{_mm256_sub_epi32(a.part[0], b.part[0]), _mm256_sub_epi32(a.part[1], b.part[1])}};
 }
+HETERO_INLINE I32x16 operator&(I32x16 a, I32x16 b) {
+    return {{_mm256_and_si256(a.part[0], b.part[0]), _mm256_and_si256(a.part[1], b.part[1])}};
+}
 template <int N>
 HETERO_INLINE I32x16 shift_right(I32x16 v) {  // logical
     return {{_mm256_srli_epi32(v.part[0], N), _mm256_srli_epi32(v.part[1], N)}};
@@ -397,6 +400,10 @@ HETERO_INLINE F32x16 load_e4m3fn(const void* p) {
     const __m256i rest = _mm256_slli_epi16(_mm256_and_si256(wide, _mm256_set1_epi16(0x7f)), 7);
     const __m256i halves = _mm256_or_si256(sign, rest);
     return {{_mm256_cvtph_ps(_mm256_castsi256_si128(halves)), _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1))}};
+}
+HETERO_INLINE F32x16 load_e5m2(const void* p) {
+    const __m128i codes = _mm_loadu_si128(static_cast<const __m128i*>(p)), none = _mm_setzero_si128();
+    return {{_mm256_cvtph_ps(_mm_unpacklo_epi8(none, codes)), _mm256_cvtph_ps(_mm_unpackhi_epi8(none, codes))}};
 }
 HETERO_INLINE void store_f16(void* p, F32x16 v) {
     auto* out = static_cast<__m128i*>(p);

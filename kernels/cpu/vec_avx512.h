@@ -80,6 +80,7 @@ HETERO_INLINE F32x16 to_float(I32x16 v) { return {{_mm512_cvtepi32_ps(v.part[0])
 HETERO_INLINE I32x16 splat_int(int x) { return {{_mm512_set1_epi32(x)}}; }
 HETERO_INLINE I32x16 operator+(I32x16 a, I32x16 b) { return {{_mm512_add_epi32(a.part[0], b.part[0])}}; }
 HETERO_INLINE I32x16 operator-(I32x16 a, I32x16 b) { return {{_mm512_sub_epi32(a.part[0], b.part[0])}}; }
+HETERO_INLINE I32x16 operator&(I32x16 a, I32x16 b) { return {{_mm512_and_si512(a.part[0], b.part[0])}}; }
 template <int N>
 HETERO_INLINE I32x16 shift_right(I32x16 v) {  // logical
     return {{_mm512_srli_epi32(v.part[0], N)}};
@@ -261,12 +262,16 @@ HETERO_INLINE F32x16 load_bf16(const void* p) {
     const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i*>(p)));
     return {{_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16))}};
 }
-// 16 e4m3fn codes, none a NaN, times 2^-8: their bits moved to where an f16 has them, subnormals too.
+// 16 e4m3fn codes, none a NaN, times 2^-8: their bits moved to where an f16 has them, subnormals too. And 16 e5m2 codes.
 HETERO_INLINE F32x16 load_e4m3fn(const void* p) {
     const __m256i wide = _mm256_cvtepu8_epi16(_mm_loadu_si128(static_cast<const __m128i*>(p)));
     const __m256i sign = _mm256_slli_epi16(_mm256_and_si256(wide, _mm256_set1_epi16(0x80)), 8);
     const __m256i rest = _mm256_slli_epi16(_mm256_and_si256(wide, _mm256_set1_epi16(0x7f)), 7);
     return {{_mm512_cvtph_ps(_mm256_or_si256(sign, rest))}};
+}
+HETERO_INLINE F32x16 load_e5m2(const void* p) {
+    const __m256i wide = _mm256_cvtepu8_epi16(_mm_loadu_si128(static_cast<const __m128i*>(p)));
+    return {{_mm512_cvtph_ps(_mm256_slli_epi16(wide, 8))}};
 }
 HETERO_INLINE void store_f16(void* p, F32x16 v) {
     _mm256_storeu_si256(static_cast<__m256i*>(p), _mm512_cvtps_ph(v.part[0], _MM_FROUND_TO_NEAREST_INT));

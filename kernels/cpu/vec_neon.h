@@ -137,6 +137,7 @@ HETERO_INLINE F32x16 to_float(I32x16 v) { return HETERO_BY_PART(F32x16, vcvtq_f3
 HETERO_INLINE I32x16 splat_int(int x) { return {{vdupq_n_s32(x), vdupq_n_s32(x), vdupq_n_s32(x), vdupq_n_s32(x)}}; }
 HETERO_INLINE I32x16 operator+(I32x16 a, I32x16 b) { return HETERO_BY_PART(I32x16, vaddq_s32, a, b); }
 HETERO_INLINE I32x16 operator-(I32x16 a, I32x16 b) { return HETERO_BY_PART(I32x16, vsubq_s32, a, b); }
+HETERO_INLINE I32x16 operator&(I32x16 a, I32x16 b) { return HETERO_BY_PART(I32x16, vandq_s32, a, b); }
 template <int N>
 HETERO_INLINE int32x4_t part_shift_right(int32x4_t v) {
     return vreinterpretq_s32_u32(vshrq_n_u32(vreinterpretq_u32_s32(v), N));
@@ -390,6 +391,17 @@ HETERO_INLINE F32x16 load_e4m3fn(const void* p) {
         const uint16x8_t wide = vmovl_u8(i == 0 ? vget_low_u8(codes) : vget_high_u8(codes));
         const uint16x8_t sign = vshlq_n_u16(vandq_u16(wide, vdupq_n_u16(0x80)), 8);
         const uint16x8_t halves = vorrq_u16(sign, vshlq_n_u16(vandq_u16(wide, vdupq_n_u16(0x7f)), 7));
+        out.part[2 * i] = vcvt_f32_f16(vreinterpret_f16_u16(vget_low_u16(halves)));
+        out.part[2 * i + 1] = vcvt_f32_f16(vreinterpret_f16_u16(vget_high_u16(halves)));
+    }
+    return out;
+}
+HETERO_INLINE F32x16 load_e5m2(const void* p) {
+    const uint8x16_t codes = vld1q_u8(static_cast<const std::uint8_t*>(p));
+    F32x16 out;
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; ++i) {
+        const uint16x8_t halves = vshlq_n_u16(vmovl_u8(i == 0 ? vget_low_u8(codes) : vget_high_u8(codes)), 8);
         out.part[2 * i] = vcvt_f32_f16(vreinterpret_f16_u16(vget_low_u16(halves)));
         out.part[2 * i + 1] = vcvt_f32_f16(vreinterpret_f16_u16(vget_high_u16(halves)));
     }

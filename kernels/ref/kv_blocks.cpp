@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "kernels/common/codes.h"
+#include "kernels/common/fp8.h"
 #include "kernels/ref/kv_values.h"
 #include "kernels/ref/ref.h"
 
@@ -179,6 +180,34 @@ bool encode_rotated(const KvValues& x, int levels, std::uint16_t* scale, std::ui
         max_difference(one, values.data(), error);
     }
     return true;
+}
+
+void quantize_fp8(Fp8 format, const KvValues& x, const float* scale, std::uint8_t* q, std::size_t q_stride,
+                  float* error) {
+    const Fp8Layout layout = fp8_layout(format);
+    for (std::size_t row = 0; row < x.rows; ++row) {
+        for (std::size_t i = 0; i < x.n; ++i) {
+            const float value = value_at(x, row, i);
+            const std::uint8_t code = fp8_code(layout, value, scale[row]);
+            q[row * q_stride + i] = code;
+            raise(error, std::fabs(fp8_to_f32(layout, code) * scale[row] - value));
+        }
+    }
+}
+
+bool dequantize_fp8(Fp8 format, const std::uint8_t* q, std::size_t q_stride, const float* scale, const KvOutput& x,
+                    float* error) {
+    const Fp8Layout layout = fp8_layout(format);
+    bool finite = true;
+    for (std::size_t row = 0; row < x.rows; ++row) {
+        for (std::size_t i = 0; i < x.n; ++i) {
+            const float value = fp8_to_f32(layout, q[row * q_stride + i]) * scale[row];
+            const float stored = store_at(x, row, i, value);
+            finite = finite && std::isfinite(stored);
+            raise(error, std::fabs(stored - value));
+        }
+    }
+    return finite;
 }
 
 void max_difference(const KvValues& x, const float* y, float* error) {

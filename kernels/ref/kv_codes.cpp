@@ -1,7 +1,6 @@
 #include <cstring>
 
 #include "kernels/common/codes.h"
-#include "kernels/common/fp8.h"
 #include "kernels/ref/ref.h"
 
 namespace hetero::kernels::ref {
@@ -42,11 +41,6 @@ void hadamard(const float* x, float* y, std::size_t blocks, std::size_t n) {
         }
         for (std::size_t i = 0; i < n; ++i) block[i] *= factor;
     }
-}
-
-void quantize_fp8(Fp8 format, const float* x, float scale, std::uint8_t* q, std::size_t n) {
-    const Fp8Layout layout = fp8_layout(format);
-    for (std::size_t i = 0; i < n; ++i) q[i] = fp8_code(layout, x[i], scale);
 }
 
 }  // namespace hetero::kernels::ref

@@ -48,6 +48,7 @@ const Ops kOps = {
     .unpack_bits = unpack_bits,
     .hadamard = hadamard,
     .quantize_fp8 = quantize_fp8,
+    .dequantize_fp8 = dequantize_fp8,
 };
 
 }  // namespace hetero::kernels::ref

@@ -71,7 +71,6 @@ bool min_max(const float* x, std::size_t n, float* min, float* max);
 void pack_bits(int bits, const std::uint8_t* codes, std::uint8_t* packed, std::size_t n);
 void unpack_bits(int bits, bool is_signed, const std::uint8_t* packed, std::uint8_t* codes, std::size_t n);
 void hadamard(const float* x, float* y, std::size_t blocks, std::size_t n);
-void quantize_fp8(Fp8 format, const float* x, float scale, std::uint8_t* q, std::size_t n);
 
 // kv_blocks.cpp
 bool min_max_rows(const KvValues& x, float* min, float* max);
@@ -93,6 +92,10 @@ bool dequantize_rotated(const std::uint8_t* q, std::size_t q_stride, bool is_sig
                         const float* zero, const KvOutput& x, float* error);
 bool encode_rotated(const KvValues& x, int levels, std::uint16_t* scale, std::uint16_t* zero, std::uint8_t* q,
                     std::size_t q_stride, float* error, bool streaming);
+void quantize_fp8(Fp8 format, const KvValues& x, const float* scale, std::uint8_t* q, std::size_t q_stride,
+                  float* error);
+bool dequantize_fp8(Fp8 format, const std::uint8_t* q, std::size_t q_stride, const float* scale, const KvOutput& x,
+                    float* error);
 void max_difference(const KvValues& x, const float* y, float* error);
 void copy_streaming(void* to, const void* from, std::size_t bytes);
 

@@ -1,6 +1,5 @@
-// 8-bit floats: what their bits stand for. Encoding is kernels::ops().quantize_fp8.
+// 8-bit floats: what they hold. Codes are those of kernels::ops().quantize_fp8.
 #pragma once
-#include <array>
 #include <string_view>
 
 #include "kernels/api/ops.h"
@@ -16,8 +15,5 @@ struct Fp8Info {
     [[nodiscard]] double smallest() const noexcept;  // positive, subnormal
 };
 [[nodiscard]] const Fp8Info& fp8_info(Fp8 format) noexcept;
-
-// The values of all 256 codes, exactly.
-[[nodiscard]] const std::array<float, 256>& fp8_values(Fp8 format) noexcept;
 
 }  // namespace hetero::quant

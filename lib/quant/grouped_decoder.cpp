@@ -127,14 +127,19 @@ private:
 
     // Rows that have a scale each.
     Result<bool> heads(std::size_t row, std::size_t rows) {
-        const std::size_t heads = shape_.heads;
+        const std::size_t heads = shape_.heads, groups = params_.axis == Axis::tensor ? 1 : heads;
         const std::uint64_t step = group_tokens(params_, shape_.tokens);
-        resize_groups(rows);
-        for (std::size_t r = 0; r < rows; ++r) {
-            const std::size_t token_group = (row + r) / heads / step;
-            const std::size_t index =
-                params_.axis == Axis::tensor ? token_group : token_group * heads + (row + r) % heads;
-            HETERO_CHECK(load(index, 1, r, [&](std::size_t) { return (row + r) * head_dim_; }));
+        resize_groups(rows + groups);  // those of a token group wait behind those of the rows
+        for (std::size_t r = 0, end = 0; r < rows; r = end) {
+            const std::uint64_t token_group = (row + r) / heads / step;
+            const std::uint64_t left = shape_.tokens - token_group * step;
+            end = std::min<std::uint64_t>(rows, (token_group * step + std::min(step, left)) * heads - row);
+            HETERO_CHECK(load(token_group * groups, groups, rows,
+                              [&](std::size_t i) { return (token_group * step * heads + i) * head_dim_; }));
+            for (std::size_t i = r, group = (row + r) % groups; i < end; ++i, group = group + 1 < groups ? group + 1 : 0) {
+                groups_.scale[i] = groups_.scale[rows + group];
+                if (!params_.symmetric) groups_.zero[i] = groups_.zero[rows + group];
+            }
         }
         const std::uint8_t* q = codes(row, rows);
         const KvOutput x = target(row, rows);

@@ -244,9 +244,10 @@ private:
     }
     // To each of `rows` rows the scale of its head.
     void spread(const GroupScales& heads, std::size_t rows) {
-        for (std::size_t r = 0; r < rows; ++r) {
-            groups_.scale[r] = heads.scale[r % heads.scale.size()];
-            groups_.zero[r] = heads.zero[r % heads.zero.size()];
+        const std::size_t n = heads.scale.size();
+        for (std::size_t r = 0, head = 0; r < rows; ++r, head = head + 1 < n ? head + 1 : 0) {
+            groups_.scale[r] = heads.scale[head];
+            groups_.zero[r] = heads.zero[head];
         }
     }
 

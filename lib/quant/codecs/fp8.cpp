@@ -53,6 +53,7 @@ public:
 
 private:
     [[nodiscard]] int bits() const noexcept override { return 8; }
+    [[nodiscard]] bool any_type() const noexcept override { return true; }
     [[nodiscard]] bool choose(const Params& params, const float* min, const float* max, std::size_t n, float* scale,
                               float* zero) const noexcept override {
         if (fixed_ == 0) {
@@ -62,24 +63,12 @@ private:
         return true;
     }
     void encode_rows(const Params&, const KvValues& x, const float* scale, const float*, std::uint8_t* q,
-                     std::size_t q_stride, float*) const noexcept override {
-        for (std::size_t row = 0; row < x.rows; ++row) {
-            const float* from = static_cast<const float*>(x.data) + row * x.stride;
-            kernels::ops().quantize_fp8(format_, from, scale[row], q + row * q_stride, x.n);
-        }
+                     std::size_t q_stride, float* error) const noexcept override {
+        kernels::ops().quantize_fp8(format_, x, scale, q, q_stride, error);
     }
     [[nodiscard]] bool decode_rows(const Params&, const std::uint8_t* q, std::size_t q_stride, const float* scale,
-                                   const float*, const KvOutput& x, float*) const noexcept override {
-        const std::array<float, 256>& values = fp8_values(format_);
-        bool finite = true;
-        for (std::size_t row = 0; row < x.rows; ++row) {
-            float* to = static_cast<float*>(x.data) + row * x.stride;
-            for (std::size_t i = 0; i < x.n; ++i) {
-                to[i] = values[q[row * q_stride + i]] * scale[row];
-                finite = finite && std::isfinite(to[i]);
-            }
-        }
-        return finite;
+                                   const float*, const KvOutput& x, float* error) const noexcept override {
+        return kernels::ops().dequantize_fp8(format_, q, q_stride, scale, x, error);
     }
 
     Fp8 format_;

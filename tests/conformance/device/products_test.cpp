@@ -230,7 +230,8 @@ TEST_CASE("rows to 8 bits have the bits of the reference") {
                 CHECK(scales[r] == expected_scale);
                 std::vector<std::uint8_t> expected(cols);
                 if (fp8)
-                    scalar().quantize_fp8(Fp8::e4m3fn, &x[r * stride], expected_scale, expected.data(), cols);
+                    scalar().quantize_fp8(Fp8::e4m3fn, {DType::f32, &x[r * stride], 1, cols, cols}, &expected_scale,
+                                          expected.data(), cols, nullptr);
                 else
                     scalar().quantize_i8(&x[r * stride], expected_scale,
                                          reinterpret_cast<std::int8_t*>(expected.data()), cols);

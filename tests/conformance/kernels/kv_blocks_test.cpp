@@ -512,3 +512,50 @@ TEST_CASE("rotated heads to codes, with the largest error") {
                                                         false));
                     }
 }
+
+TEST_CASE("rows as 8-bit floats and back, of every type") {
+    Random random(53);
+    for (const kernels::Fp8 format : {kernels::Fp8::e4m3fn, kernels::Fp8::e4m3fnuz, kernels::Fp8::e5m2})
+        for (const Ops* ops : runnable_backends())
+            for (const DType type : kTypes)
+                for (const std::size_t n : lengths()) {
+                    const std::size_t rows = 19;
+                    INFO(ops->name, " format ", static_cast<int>(format), " type ", static_cast<int>(type), " n ", n);
+                    Block x(type, rows, n, 3, 1);
+                    x.fill([&](std::size_t r, std::size_t) { return value_for(random, r); });
+                    std::vector<float> scale(rows);
+                    REQUIRE(scalar().min_max_rows(x.values(), nullptr, scale.data()));
+                    for (std::size_t r = 0; r < rows; ++r) scale[r] /= r % 4 == 3 ? 500.0F : 240.0F;  // some saturate
+                    Guarded<std::uint8_t> want(rows * (n + 2)), q(rows * (n + 2), 1);
+                    float error = 0, want_error = 0;
+                    scalar().quantize_fp8(format, x.values(), scale.data(), want.data(), n + 2, &want_error);
+                    ops->quantize_fp8(format, x.values(), scale.data(), q.data(), n + 2, &error);
+                    CHECK(count_differing(q, want) == 0);
+                    CHECK(same(error, want_error));
+                    CHECK(q.intact());
+
+                    Block back(type, rows, n, 3, 2), want_back(type, rows, n, 3, 2);
+                    const auto decode = [&](float expected_largest) {
+                        error = want_error = 0;
+                        const bool fits = scalar().dequantize_fp8(format, want.data(), n + 2, scale.data(),
+                                                                  want_back.output(), &want_error);
+                        CHECK(fits == std::isfinite(expected_largest));
+                        CHECK(ops->dequantize_fp8(format, want.data(), n + 2, scale.data(), back.output(), &error) ==
+                              fits);
+                        std::size_t differing = 0;
+                        for (std::size_t r = 0; r < rows; ++r)
+                            for (std::size_t i = 0; i < n; ++i)
+                                differing += !same(back.get(r, i), want_back.get(r, i));
+                        CHECK(differing == 0);
+                        if (fits) CHECK(same(error, want_error));
+                        CHECK(back.bytes.intact());
+                    };
+                    decode(1);
+                    scale[5] = type == DType::f32 ? 3e38F : 60000.0F;  // too large for f16
+                    want[5 * (n + 2)] = 0x77;
+                    if (type != DType::bf16) decode(INFINITY);
+                    scale[5] = 1;
+                    want[5 * (n + 2) + n - 1] = format == kernels::Fp8::e4m3fnuz ? 0x80 : 0x7F;
+                    decode(NAN);
+                }
+}

@@ -13,11 +13,20 @@ using kernels::Fp8;
 namespace {
 
 int code_of(Fp8 format, float x) {
+    const float scale = 1;
     std::uint8_t code = 0;
-    kernels::ops().quantize_fp8(format, &x, 1, &code, 1);
+    kernels::ops().quantize_fp8(format, {kernels::DType::f32, &x, 1, 1, 1}, &scale, &code, 1, nullptr);
     return code;
 }
-float value_of(Fp8 format, int code) { return quant::fp8_values(format)[static_cast<std::size_t>(code)]; }
+float value_of(Fp8 format, int code) {
+    const float scale = 1;
+    const auto byte = static_cast<std::uint8_t>(code);
+    float x = 0;
+    const bool finite =
+        kernels::ops().dequantize_fp8(format, &byte, 1, &scale, {kernels::DType::f32, &x, 1, 1, 1}, nullptr);
+    CHECK(finite == std::isfinite(x));
+    return x;
+}
 
 }  // namespace
 

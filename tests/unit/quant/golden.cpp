@@ -137,7 +137,10 @@ TEST_CASE("a cast to e5m2") {
         const auto want =
             token_major(golden().get<std::uint8_t>(name + ".e5m2.q"), input.heads, input.tokens, input.head_dim);
         std::vector<std::uint8_t> got(want.size());
-        kernels::ops().quantize_fp8(kernels::Fp8::e5m2, input.x.data(), 1, got.data(), got.size());
+        const float scale = 1;
+        kernels::ops().quantize_fp8(kernels::Fp8::e5m2,
+                                    {kernels::DType::f32, input.x.data(), 1, got.size(), got.size()}, &scale,
+                                    got.data(), got.size(), nullptr);
         CHECK(got == want);
     }
 }

@@ -179,6 +179,9 @@ struct Ops {
     // unspecified) where one of them says so. `streaming`: the codes will not be read soon, and may go past the caches.
     bool (*encode_rows)(const KvValues& x, int levels, std::uint16_t* scale, std::uint16_t* zero, std::uint8_t* q,
                         std::size_t q_stride, float* error, bool streaming);
+    // The same of columns, of a row at least: min_max_columns, group_scales and quantize_columns in one.
+    bool (*encode_columns)(const KvValues& x, int levels, std::uint16_t* scale, std::uint16_t* zero, std::uint8_t* q,
+                           std::size_t q_stride, float* error, bool streaming);
     // q = rne((x - zero) / scale) as a byte (two's complement where is_signed), q_stride bytes from row to row; that the code
     // fits is the caller's to see to. x finite, scale finite and >= 0, where 0 gives the code 0; `zero` null: 0.
     // `error`: null, or raised to the largest |q * scale + zero - x| in f32.

@@ -26,6 +26,10 @@ HETERO_INLINE F32x16 exact_quotient(F32x16 d, F32x16 scale) {
 }
 // 1 / scale is subnormal or infinite, or the scale itself is subnormal.
 HETERO_INLINE bool needs_division(float scale) { return scale != 0 && !(scale > 0x1p-120F && scale < 0x1p120F); }
+HETERO_INLINE bool any_needs_division(F32x16 scale) {
+    const F32x16 low = splat(0x1.000002p-120F), high = splat(0x1.FFFFFEp119F);
+    return any_greater(scale, high) || any_greater(where_less(scale, low, scale, zero()), zero());
+}
 // At most 11 bits, as an f16 has, and within its range.
 HETERO_INLINE bool has_f16_bits(float scale) {
     std::uint32_t bits = 0;
@@ -135,10 +139,6 @@ HETERO_INLINE F32x16 largest_errors(F32x16 scale, F32x16 zero_point) {
     const F32x16 most = scale * splat(0.5F) + (scale * splat(256) + abs(zero_point)) * splat(0x1p-21F);
     return where_less(scale, splat(1.4e-45F), splat(__builtin_huge_valf()), most);
 }
-HETERO_INLINE float largest_error(float scale, float zero_point) {
-    if (scale == 0) return __builtin_huge_valf();
-    return scale * 0.5F + (scale * 256 + __builtin_fabsf(zero_point)) * 0x1p-21F;
-}
 
 // Up to 16 rows, whose scales and zeros (where Zero) are known; what lies `ahead` bytes further is fetched. The error
 // is measured where it may be larger than `worst`: of few rows.
@@ -218,65 +218,88 @@ bool encode_rows_as(const KvValues& block, int levels, std::uint16_t* scale, std
     return true;
 }
 
-HETERO_INLINE Scales column_scales(const float* scale, const float* zero_point, std::size_t n, bool& divide) {
-    for (std::size_t i = 0; i < n; ++i) divide |= needs_division(scale[i]);
-    const F32x16 s = n < kLanes ? load(scale, n) : load(scale);
-    return {s, reciprocal_of(s), zero_point == nullptr ? zero() : n < kLanes ? load(zero_point, n) : load(zero_point)};
-}
-
+// Four vectors of columns. Codes that fill lines of memory go past the caches where `streaming`.
 template <class T, bool Signed, bool Short, bool Error>
 HETERO_INLINE void quantize_four_columns(const KvValues& x, std::size_t i, const Scales* by, bool divide,
-                                         std::uint8_t* q, std::size_t q_stride, F32x16& worst) {
+                                         std::uint8_t* q, std::size_t q_stride, bool streaming, F32x16& worst) {
     F32x16 v[4];
     for (std::size_t row = 0; row < x.rows; ++row, q += q_stride) {
         const Byte* at = row_of<T>(x, row) + i * T::kBytes;
         prefetch_some(at, 4 * kLanes * T::kBytes, x.rows * x.stride * T::kBytes);
 #pragma GCC unroll 4
         for (std::size_t j = 0; j < 4; ++j) v[j] = T::get(at + j * kLanes * T::kBytes);
+        alignas(64) std::uint8_t line[4 * kLanes];
+        std::uint8_t* to = streaming ? line : q;
         if (Short) {
-            quantize_short<Signed, Error, 4>(v, by, q, worst);
+            quantize_short<Signed, Error, 4>(v, by, to, worst);
         } else {
-            quantize_vectors<Signed, Error, 4>(v, by, divide, q, worst);
+            quantize_vectors<Signed, Error, 4>(v, by, divide, to, worst);
         }
+        if (streaming) stream_line(q, line);
     }
 }
 
 template <class T, bool Signed, bool Short>
-void quantize_columns_as(const KvValues& x, const float* scale, const float* zero_point, std::uint8_t* q,
-                         std::size_t q_stride, float* error) {
+HETERO_INLINE void quantize_columns_as(const KvValues& x, const float* scale, const float* zero_point, std::uint8_t* q,
+                                       std::size_t q_stride, float* error, bool streaming) {
     F32x16 worst = zero();
     std::size_t i = 0;
-    const auto zeros = [&](std::size_t at) { return zero_point == nullptr ? nullptr : zero_point + at; };
-    const auto may_raise = [&](std::size_t n) {
-        float largest = 0;
-        for (std::size_t c = i; error != nullptr && c < i + n; ++c) {
-            const float one = largest_error(scale[c], zero_point == nullptr ? 0 : zero_point[c]);
-            largest = one > largest ? one : largest;
-        }
-        return error != nullptr && largest > *error;
+    const bool lines = streaming && (reinterpret_cast<std::uintptr_t>(q) | q_stride) % (4 * kLanes) == 0;
+    const auto scales_of = [&](std::size_t at, std::size_t n) {
+        const auto some = [&](const float* from) { return n < kLanes ? load(from + at, n) : load(from + at); };
+        const F32x16 s = some(scale);
+        return Scales{s, reciprocal_of(s), zero_point == nullptr ? zero() : some(zero_point)};
     };
     for (; i + 4 * kLanes <= x.n; i += 4 * kLanes) {
-        bool divide = false;
         Scales by[4];
+        F32x16 most = zero();
+        bool divide = false;
 #pragma GCC unroll 4
-        for (std::size_t j = 0; j < 4; ++j)
-            by[j] = column_scales(scale + i + j * kLanes, zeros(i + j * kLanes), kLanes, divide);
-        if (__builtin_expect(may_raise(4 * kLanes), 0)) {
-            quantize_four_columns<T, Signed, Short, true>(x, i, by, divide, q + i, q_stride, worst);
+        for (std::size_t j = 0; j < 4; ++j) {
+            by[j] = scales_of(i + j * kLanes, kLanes);
+            divide |= !Short && any_needs_division(by[j].scale);
+            most = max(most, largest_errors(by[j].scale, by[j].zero_point));
+        }
+        if (__builtin_expect(error != nullptr && any_greater(most, splat(*error)), 0)) {
+            quantize_four_columns<T, Signed, Short, true>(x, i, by, divide, q + i, q_stride, lines, worst);
             raise(error, worst);
         } else {
-            quantize_four_columns<T, Signed, Short, false>(x, i, by, divide, q + i, q_stride, worst);
+            quantize_four_columns<T, Signed, Short, false>(x, i, by, divide, q + i, q_stride, lines, worst);
         }
     }
     for (; i < x.n; i += kLanes) {
         const std::size_t n = x.n - i < kLanes ? x.n - i : kLanes;
-        bool divide = false;
-        const Scales by = column_scales(scale + i, zeros(i), n, divide);
+        const Scales by = scales_of(i, n);
         for (std::size_t row = 0; row < x.rows; ++row)
-            quantize_last<Signed, true>(get<T>(row_of<T>(x, row) + i * T::kBytes, n), by, q + row * q_stride + i, n,
-                                        worst);
+            quantize_last<Signed, true>(get_some<T>(row_of<T>(x, row), i, x.n), by, q + row * q_stride + i, n, worst);
         if (error != nullptr) raise(error, worst);
     }
+    if (lines) stream_end();
+}
+
+// As many columns at once as keep a group of tokens in the cache next to the core.
+template <class T, bool Zero>
+bool encode_columns_as(const KvValues& x, int levels, std::uint16_t* scale, std::uint16_t* zero_point, std::uint8_t* q,
+                       std::size_t q_stride, float* error, bool streaming) {
+    constexpr std::size_t most = 4 * kBatch;
+    alignas(64) float low[most] = {}, high[most] = {}, scales[most], zeros[most];
+    std::uint16_t scale_bits[kBatch], zero_bits[kBatch];
+    for (std::size_t first = 0; first < x.n; first += most) {
+        KvValues part = x;
+        part.data = row_of<T>(x, 0) + first * T::kBytes;
+        part.n = x.n - first < most ? x.n - first : most;
+        if (!min_max_columns(part, Zero ? low : nullptr, high)) return false;
+        for (std::size_t at = 0; at < part.n; at += kBatch) {
+            const std::size_t n = part.n - at < kBatch ? part.n - at : kBatch;
+            if (!batch_scales<Zero>(low + at, high + at, n, levels, scale_bits, scales + at, zero_bits, zeros + at))
+                return false;
+            std::memcpy(scale + first + at, scale_bits, n * sizeof scale_bits[0]);
+            if (Zero) std::memcpy(zero_point + first + at, zero_bits, n * sizeof zero_bits[0]);
+        }
+        quantize_columns_as<T, !Zero, !Zero && T::kBytes == 2>(part, scales, Zero ? zeros : nullptr, q + first,
+                                                               q_stride, error, streaming);
+    }
+    return true;
 }
 
 // What dequantizing finds beside values: what rounding took away, and the largest value. Neither is looked at where it
@@ -415,10 +438,20 @@ void quantize_columns(const KvValues& x, const float* scale, const float* zero_p
         constexpr bool can_be_short = T::kBytes == 2;
         const auto run = [&](auto codes_signed) {
             constexpr bool kSigned = decltype(codes_signed)::value;
-            is_short ? quantize_columns_as<T, kSigned, can_be_short>(x, scale, zero_point, q, q_stride, error)
-                     : quantize_columns_as<T, kSigned, false>(x, scale, zero_point, q, q_stride, error);
+            is_short ? quantize_columns_as<T, kSigned, can_be_short>(x, scale, zero_point, q, q_stride, error, false)
+                     : quantize_columns_as<T, kSigned, false>(x, scale, zero_point, q, q_stride, error, false);
         };
         is_signed ? run(Yes{}) : run(No{});
+    });
+}
+
+bool encode_columns(const KvValues& x, int levels, std::uint16_t* scale, std::uint16_t* zero_point, std::uint8_t* q,
+                    std::size_t q_stride, float* error, bool streaming) {
+    return with_type(x.type, [&](auto type) {
+        using T = decltype(type);
+        return zero_point == nullptr
+                   ? encode_columns_as<T, false>(x, levels, scale, nullptr, q, q_stride, error, streaming)
+                   : encode_columns_as<T, true>(x, levels, scale, zero_point, q, q_stride, error, streaming);
     });
 }
 

@@ -153,20 +153,23 @@ bool column_extremes_of_words(const KvValues& x, std::size_t column, std::size_t
             high[j] = max(high[j], v);
         }
     }
-    std::uint16_t words[N * kWords];
     I16x32 lowest = splat_i16(0), highest = lowest;
+    const auto give = [&](const I16x32(&from)[N], float* to) {
+        std::uint16_t words[N * kWords];
+#pragma GCC unroll 8
+        for (int j = 0; j < N; ++j) store_i16(words + kWords * j, negative_reversed(from[j]));
+        for (std::size_t i = 0; i < n; i += kLanes) {
+            const F32x16 v = T::get(reinterpret_cast<const Byte*>(words + i));
+            n - i < kLanes ? store(to + i, v, n - i) : store(to + i, v);
+        }
+    };
 #pragma GCC unroll 8
     for (int j = 0; j < N; ++j) {
         highest = max(highest, high[j]);
         lowest = min(lowest, low[j]);
-        store_i16(words + kWords * j, negative_reversed(high[j]));
     }
-    T::widen(words, maxs + column, n);
-    if (!Magnitude) {
-#pragma GCC unroll 8
-        for (int j = 0; j < N; ++j) store_i16(words + kWords * j, negative_reversed(low[j]));
-        T::widen(words, mins + column, n);
-    }
+    give(high, maxs + column);
+    if (!Magnitude) give(low, mins + column);
     return largest_word(highest) < T::kInfinity && smallest_word(lowest) >= -T::kInfinity;
 }
 

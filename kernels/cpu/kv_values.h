@@ -53,6 +53,11 @@ HETERO_INLINE F32x16 get(const Byte* p, std::size_t n) {  // n < 16, the others 
     return T::get(last);
 }
 template <class T>
+HETERO_INLINE F32x16 get_some(const Byte* p, std::size_t i, std::size_t n) {  // the lanes from i on that are below n
+    if (i + kLanes <= n) return T::get(p + i * T::kBytes);
+    return i < n ? get<T>(p + i * T::kBytes, n - i) : zero();
+}
+template <class T>
 HETERO_INLINE void put(Byte* p, F32x16 v, std::size_t n) {
     Byte last[kLanes * T::kBytes];
     T::put(last, v);

@@ -184,12 +184,6 @@ struct Places {
     }
 };
 
-template <class T>
-HETERO_INLINE F32x16 get_some(const Byte* p, std::size_t i, std::size_t n) {  // the lanes from i on that are below n
-    if (i + kLanes <= n) return T::get(p + i * T::kBytes);
-    return i < n ? get<T>(p + i * T::kBytes, n - i) : zero();
-}
-
 template <class T, bool Error>
 HETERO_INLINE void quantize_widths_as(const KvValues& x, const Columns& columns, const Places& places, bool divide,
                                       std::uint8_t* q, std::size_t q_stride, std::size_t row_bytes, float* error) {

@@ -262,7 +262,8 @@ HETERO_INLINE F32x16 load_bf16(const void* p) {
     const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i*>(p)));
     return {{_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16))}};
 }
-// 16 e4m3fn codes, none a NaN, times 2^-8: their bits moved to where an f16 has them, subnormals too. And 16 e5m2 codes.
+// 16 e4m3fn codes, none a NaN, times 2^-8: their bits moved to where an f16 has them, subnormals too. And 16 e5m2
+// codes.
 HETERO_INLINE F32x16 load_e4m3fn(const void* p) {
     const __m256i wide = _mm256_cvtepu8_epi16(_mm_loadu_si128(static_cast<const __m128i*>(p)));
     const __m256i sign = _mm256_slli_epi16(_mm256_and_si256(wide, _mm256_set1_epi16(0x80)), 8);

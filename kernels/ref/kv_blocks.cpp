@@ -123,6 +123,19 @@ bool encode_rows(const KvValues& x, int levels, std::uint16_t* scale, std::uint1
     return true;
 }
 
+bool encode_columns(const KvValues& x, int levels, std::uint16_t* scale, std::uint16_t* zero, std::uint8_t* q,
+                    std::size_t q_stride, float* error, bool /*streaming*/) {
+    std::vector<float> min(x.n), max(x.n), s(x.n), z(x.n);
+    if (!min_max_columns(x, zero != nullptr ? min.data() : nullptr, max.data())) return false;
+    if (!group_scales(min.data(), max.data(), x.n, levels, scale, zero)) return false;
+    for (std::size_t i = 0; i < x.n; ++i) {
+        s[i] = f16_to_f32(scale[i]);
+        z[i] = zero != nullptr ? f16_to_f32(zero[i]) : 0;
+    }
+    quantize_columns(x, s.data(), z.data(), zero == nullptr, q, q_stride, error);
+    return true;
+}
+
 void quantize_rows(const KvValues& x, const float* scale, const float* zero, bool is_signed, std::uint8_t* q,
                    std::size_t q_stride, float* error) {
     quantize(x, by_row(scale), by_row(zero), is_signed, q, q_stride, error);

@@ -32,6 +32,7 @@ const Ops kOps = {
     .min_max_columns = min_max_columns,
     .group_scales = group_scales,
     .encode_rows = encode_rows,
+    .encode_columns = encode_columns,
     .quantize_rows = quantize_rows,
     .quantize_columns = quantize_columns,
     .dequantize_rows = dequantize_rows,

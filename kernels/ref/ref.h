@@ -79,6 +79,8 @@ bool group_scales(const float* min, const float* max, std::size_t n, int levels,
                   std::uint16_t* zero);
 bool encode_rows(const KvValues& x, int levels, std::uint16_t* scale, std::uint16_t* zero, std::uint8_t* q,
                  std::size_t q_stride, float* error, bool streaming);
+bool encode_columns(const KvValues& x, int levels, std::uint16_t* scale, std::uint16_t* zero, std::uint8_t* q,
+                    std::size_t q_stride, float* error, bool streaming);
 void quantize_rows(const KvValues& x, const float* scale, const float* zero, bool is_signed, std::uint8_t* q,
                    std::size_t q_stride, float* error);
 void quantize_columns(const KvValues& x, const float* scale, const float* zero, bool is_signed, std::uint8_t* q,

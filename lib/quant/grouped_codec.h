@@ -19,11 +19,12 @@ public:
                                                            const Shape& shape) const noexcept override;
     [[nodiscard]] std::uint64_t token_step(const Params& params) const noexcept override;
     [[nodiscard]] bool streams_codes(const Params& params) const noexcept override {
-        return bits() == 8 && params.axis == Axis::token && by_rows(params) && (!params.hadamard || params.group == 0);
+        if (bits() != 8 || !by_rows(params)) return false;
+        return params.axis == Axis::channel ? !params.hadamard
+                                            : params.axis == Axis::token && (!params.hadamard || params.group == 0);
     }
     [[nodiscard]] bool streams_values(const Params& params) const noexcept override {
-        return any_type() &&
-               (!params.hadamard || (params.axis == Axis::token && by_rows(params) && params.group == 0));
+        return any_type() && (!params.hadamard || (params.axis == Axis::token && by_rows(params) && params.group == 0));
     }
     [[nodiscard]] EncodedBytes bytes(const Params& params, const Shape& shape) const noexcept override;
     Status encode_into(const Params& params, const Shape& shape, std::span<const float> values,
@@ -44,7 +45,7 @@ protected:
     [[nodiscard]] virtual bool any_type() const noexcept { return false; }
     // The largest code where choose() and encode_rows() are those of kernels::Ops::encode_rows, else 0.
     [[nodiscard]] virtual int levels(const Params&) const noexcept { return 0; }
-    // Scales and codes of rows are made in one by encode_rows() and encode_rotated() of kernels::Ops.
+    // Scales and codes are made in one by encode_rows(), encode_columns() and encode_rotated() of kernels::Ops.
     [[nodiscard]] bool by_rows(const Params& params) const noexcept {
         return levels(params) != 0 && params.scale_dtype == DType::f16;
     }

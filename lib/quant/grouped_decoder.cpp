@@ -136,7 +136,8 @@ private:
             end = std::min<std::uint64_t>(rows, (token_group * step + std::min(step, left)) * heads - row);
             HETERO_CHECK(load(token_group * groups, groups, rows,
                               [&](std::size_t i) { return (token_group * step * heads + i) * head_dim_; }));
-            for (std::size_t i = r, group = (row + r) % groups; i < end; ++i, group = group + 1 < groups ? group + 1 : 0) {
+            for (std::size_t i = r, group = (row + r) % groups; i < end;
+                 ++i, group = group + 1 < groups ? group + 1 : 0) {
                 groups_.scale[i] = groups_.scale[rows + group];
                 if (!params_.symmetric) groups_.zero[i] = groups_.zero[rows + group];
             }

@@ -253,7 +253,7 @@ private:
 
     // Channels of a token group, side by side: all heads at once, so that memory is read in order.
     Status channels() {
-        const bool is_signed = codec_.is_signed(params_);
+        const bool is_signed = codec_.is_signed(params_), at_once = codec_.by_rows(params_) && !params_.hadamard;
         const std::size_t heads = shape_.heads, width = heads * head_dim_;
         groups_.resize(width);
         std::size_t index = 0;
@@ -262,11 +262,15 @@ private:
             const std::size_t row = token * heads, rows = tokens * heads;
             KvValues x = block(row, rows);
             x = {x.type, x.data, tokens, width, width};
+            std::uint8_t* q = codes(row, rows);
+            if (at_once && columns(x, index, q)) {
+                pack(row, rows);
+                continue;
+            }
             if (!ops_.min_max_columns(x, lows(), groups_.max.data())) return fail_finite();
             if (!choose(groups_, width)) {
                 return name_largest(row * head_dim_ + too_large(groups_, width), 1, tokens, width);
             }
-            std::uint8_t* q = codes(row, rows);
             ops_.quantize_columns(x, groups_.scale.data(), zeros(), is_signed, q, width, fused_error());
             store(groups_, index, width);
             measure(row, rows, [&](const KvOutput& back) {
@@ -276,6 +280,19 @@ private:
             pack(row, rows);
         }
         return {};
+    }
+    // False: some cannot be stored; channels() says which.
+    bool columns(const KvValues& x, std::size_t index, std::uint8_t* q) {
+        scale_bits_.resize(x.n);
+        zero_bits_.resize(x.n);
+        std::uint16_t* zero_bits = params_.symmetric ? nullptr : zero_bits_.data();
+        if (!ops_.encode_columns(x, codec_.levels(params_), scale_bits_.data(), zero_bits, q, x.n, fused_error(),
+                                 out_.streaming && bits_ == 8)) {
+            return false;
+        }
+        std::memcpy(out_.scale.data() + 2 * index, scale_bits_.data(), 2 * x.n);
+        if (!params_.symmetric) std::memcpy(out_.zero.data() + 2 * index, zero_bits_.data(), 2 * x.n);
+        return true;
     }
 
     // ---- what went wrong: found again in f32, at leisure

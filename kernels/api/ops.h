@@ -231,6 +231,11 @@ struct Ops {
     // a fast transform, strides 1, 2, 4 ... in this order, then times the float nearest to 1 / sqrt(n). y may be x. Exact.
     void (*hadamard)(const float* x, float* y, std::size_t blocks, std::size_t n);
 
+    // n finite values, a multiple of 32, to q8_0, q4_0 or q4_1, with the bits of ggml's reference quantizers
+    // (quantize_row_q8_0_ref and its like in ggml-quants.c, https://github.com/ggml-org/ggml): scales from f32, codes from the
+    // unrounded scale's reciprocal, the scale stored as f16. False (and `out` unspecified) where a scale or minimum is beyond
+    // f16.
+    bool (*quantize_blocks)(DType type, const float* x, std::size_t n, void* out);
     // Rows with a scale each, >= 0: x / scale in 8 bits, nearest even, beyond the largest: the largest; scale 0: zero. NaN
     // stays NaN. Exact. `error`: null, or, of finite x, raised to the largest |value(q) * scale - x| in f32.
     void (*quantize_fp8)(Fp8 format, const KvValues& x, const float* scale, std::uint8_t* q, std::size_t q_stride, float* error);

@@ -41,6 +41,8 @@
 //
 #include "kernels/cpu/kv_fp8.h"
 //
+#include "kernels/cpu/ggml_blocks.h"
+//
 #include "kernels/cpu/kv_widths.h"
 
 namespace hetero::kernels::HETERO_ISA {
@@ -94,6 +96,7 @@ const Ops kOps = {
     .pack_bits = pack_bits,
     .unpack_bits = unpack_bits,
     .hadamard = hadamard,
+    .quantize_blocks = quantize_blocks,
     .quantize_fp8 = quantize_fp8,
     .dequantize_fp8 = dequantize_fp8,
 };

@@ -111,6 +111,9 @@ HETERO_INLINE F32x16 where_between(std::size_t begin, std::size_t end, F32x16 v,
 HETERO_INLINE I32x16 round_to_int(F32x16 v) {  // nearest even
     return {{_mm256_cvtps_epi32(v.part[0]), _mm256_cvtps_epi32(v.part[1])}};
 }
+HETERO_INLINE I32x16 truncate_to_int(F32x16 v) {
+    return {{_mm256_cvttps_epi32(v.part[0]), _mm256_cvttps_epi32(v.part[1])}};
+}
 HETERO_INLINE __m256 part_from_integer(__m256 v) {
     return _mm256_sub_ps(v, _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }

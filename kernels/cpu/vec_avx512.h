@@ -73,6 +73,7 @@ HETERO_INLINE F32x16 where_between(std::size_t begin, std::size_t end, F32x16 v,
 
 // Integers.
 HETERO_INLINE I32x16 round_to_int(F32x16 v) { return {{_mm512_cvtps_epi32(v.part[0])}}; }  // nearest even
+HETERO_INLINE I32x16 truncate_to_int(F32x16 v) { return {{_mm512_cvttps_epi32(v.part[0])}}; }
 // v less the nearest, even where there are two.
 HETERO_INLINE F32x16 from_integer(F32x16 v) { return {{_mm512_reduce_ps(v.part[0], 0x00)}}; }
 HETERO_INLINE I32x16 bits_of(F32x16 v) { return {{_mm512_castps_si512(v.part[0])}}; }

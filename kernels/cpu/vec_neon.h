@@ -128,6 +128,7 @@ HETERO_INLINE F32x16 where_between(std::size_t begin, std::size_t end, F32x16 v,
 }
 
 // Integers.
+HETERO_INLINE I32x16 truncate_to_int(F32x16 v) { return HETERO_BY_PART(I32x16, vcvtq_s32_f32, v); }
 HETERO_INLINE I32x16 round_to_int(F32x16 v) { return HETERO_BY_PART(I32x16, vcvtnq_s32_f32, v); }  // nearest even
 HETERO_INLINE Part part_from_integer(Part v) { return vsubq_f32(v, vrndnq_f32(v)); }
 // v less the nearest, even where there are two.

@@ -48,6 +48,7 @@ const Ops kOps = {
     .pack_bits = pack_bits,
     .unpack_bits = unpack_bits,
     .hadamard = hadamard,
+    .quantize_blocks = quantize_blocks,
     .quantize_fp8 = quantize_fp8,
     .dequantize_fp8 = dequantize_fp8,
 };

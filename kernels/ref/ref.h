@@ -101,6 +101,9 @@ bool dequantize_fp8(Fp8 format, const std::uint8_t* q, std::size_t q_stride, con
 void max_difference(const KvValues& x, const float* y, float* error);
 void copy_streaming(void* to, const void* from, std::size_t bytes);
 
+// ggml_blocks.cpp
+bool quantize_blocks(DType type, const float* x, std::size_t n, void* out);
+
 // kv_widths.cpp
 void fill_widths(const float* range, std::size_t n, int mean_width, std::uint8_t* width, float* step);
 void quantize_widths(const KvValues& x, const float* step, const float* zero, const std::uint8_t* width,

@@ -1,14 +1,21 @@
 // compat:q8_0, compat:q4_0, compat:q4_1: ggml's blocks of 32 along head_dim, scale and codes together, as llama.cpp
 // stores a quantized KV cache. For comparison, and for its decoders.
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstring>
 
 #include "kernels/api/ops.h"
-#include "quant/ggml_blocks.h"
+#include "quant/codec.h"
 #include "quant/place.h"
 
 namespace hetero::quant {
 namespace {
+
+using kernels::DType;
+
+constexpr std::size_t ggml_block = 32;            // elements
+constexpr std::size_t at_once = 64 * ggml_block;  // what stays in a core's cache
 
 class GgmlCodec final : public Codec {
 public:
@@ -39,19 +46,14 @@ public:
         HETERO_CHECK(check(params, shape.head_dim));
         HETERO_CHECK(
             check_sizes(*this, params, shape, values.size(), {out.values.size(), out.scale.size(), out.zero.size()}));
-        const std::size_t bytes = kernels::dtype_info(type_).block_bytes;
-        for (std::size_t block = 0; block * ggml_block < values.size(); ++block) {
-            const std::size_t begin = block * ggml_block;
+        return in_blocks(values.size(), [&](std::size_t begin, std::size_t n) -> Status {
+            const float* x = values.data() + begin;
             float min = 0, max = 0;
-            if (!kernels::ops().min_max(values.data() + begin, ggml_block, &min, &max)) {
-                return fail_nonfinite(shape, values, begin);
-            }
-            if (!quantize_ggml_blocks(type_, values.data() + begin, ggml_block, out.values.data() + block * bytes)) {
-                return fail(Errc::bad_input, "{}: values from {} to {} need a scale or minimum beyond f16",
-                            place_text(shape, begin), min, max);
-            }
-        }
-        return {};
+            if (!kernels::ops().min_max(x, n, &min, &max)) return fail_nonfinite(shape, values, begin);
+            if (kernels::ops().quantize_blocks(type_, x, n, out.values.data() + bytes_of(begin))) return {};
+            return fail(Errc::bad_input, "{}: values from {} to {} need a scale or minimum beyond f16",
+                        place_text(shape, begin), min, max);
+        });
     }
 
     Status decode(const Params& params, const Shape& shape, std::span<const std::byte> values,
@@ -59,20 +61,17 @@ public:
                   std::span<float> out) const override {
         HETERO_CHECK(check(params, shape.head_dim));
         HETERO_CHECK(check_sizes(*this, params, shape, out.size(), {values.size(), scale.size(), zero.size()}));
-        const std::size_t bytes = kernels::dtype_info(type_).block_bytes;
-        // A block at a time, from aligned memory: the bytes may lie at any address.
-        alignas(4) std::array<std::byte, 64> one;
-        for (std::size_t block = 0; block * ggml_block < out.size(); ++block) {
-            std::memcpy(one.data(), values.data() + block * bytes, bytes);
-            float* x = out.data() + block * ggml_block;
-            kernels::ops().dequantize(type_, one.data(), x, ggml_block);
+        // From aligned memory: the bytes may lie at any address.
+        alignas(4) std::array<std::byte, at_once / ggml_block * 34> some;
+        return in_blocks(out.size(), [&](std::size_t begin, std::size_t n) -> Status {
+            std::memcpy(some.data(), values.data() + bytes_of(begin), bytes_of(n));
+            float* x = out.data() + begin;
+            kernels::ops().dequantize(type_, some.data(), x, n);
             float min = 0, max = 0;
-            if (!kernels::ops().min_max(x, ggml_block, &min, &max)) {
-                return fail(Errc::bad_input, "{}: the stored block has a scale or minimum that is not finite",
-                            place_text(shape, block * ggml_block));
-            }
-        }
-        return {};
+            if (kernels::ops().min_max(x, n, &min, &max)) return {};
+            return fail(Errc::bad_input, "{}: the stored block has a scale or minimum that is not finite",
+                        place_text(shape, begin));
+        });
     }
 
     // The step, half of it, or (q4_0, where one side has a code less) a whole one; and what f16 loses of its
@@ -91,6 +90,19 @@ public:
     }
 
 private:
+    [[nodiscard]] std::size_t bytes_of(std::size_t values) const { return kernels::dtype_bytes(type_, values); }
+
+    // f(begin, n) for some of the values at a time; where that fails, for each block, which tells its place.
+    template <class F>
+    static Status in_blocks(std::size_t values, const F& f) {
+        for (std::size_t begin = 0; begin < values; begin += at_once) {
+            const std::size_t n = std::min(at_once, values - begin);
+            if (f(begin, n)) continue;
+            for (std::size_t block = begin; block < begin + n; block += ggml_block) HETERO_CHECK(f(block, ggml_block));
+        }
+        return {};
+    }
+
     static constexpr double f16_overflow = 65520;
 
     DType type_;

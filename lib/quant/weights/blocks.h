@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "kernels/api/ops.h"
-#include "quant/ggml_blocks.h"
 #include "quant/weights/weight_format.h"
 
 namespace hetero::quant {
@@ -29,7 +28,7 @@ RowProblem encode_blocks(std::span<const float> row, kernels::DType dtype, std::
     return {};
 }
 
-// Q8_0, Q4_0 or Q4_1, defined in quant/ggml_blocks.cpp.
+// Q8_0, Q4_0 or Q4_1, defined by kernels::Ops::quantize_blocks.
 class GgmlFormat final : public WeightFormat {
 public:
     GgmlFormat(std::string_view name, kernels::DType dtype) : name_(name), dtype_(dtype) {}
@@ -37,7 +36,7 @@ public:
     [[nodiscard]] kernels::DType dtype() const noexcept override { return dtype_; }
     [[nodiscard]] RowProblem encode(std::span<const float> row, std::byte* out, float*) const override {
         return encode_blocks(row, dtype_, out, [&](const float* x, std::byte* block) {
-            return quantize_ggml_blocks(dtype_, x, ggml_block, block);
+            return kernels::ops().quantize_blocks(dtype_, x, kernels::dtype_info(dtype_).block_elems, block);
         });
     }
 

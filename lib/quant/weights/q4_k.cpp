@@ -11,6 +11,20 @@
 namespace hetero::quant {
 namespace {
 
+// Stores an f16. False where it is infinite: `value` is beyond f16.
+bool store_half(float value, std::byte* out) {
+    std::uint16_t bits = 0;
+    kernels::ops().f32_to_f16(&value, &bits, 1);
+    std::memcpy(out, &bits, sizeof bits);
+    return (bits & 0x7C00U) != 0x7C00U;
+}
+
+// 1 / scale as ggml takes it: 0 where there is none.
+float reciprocal(float scale) {
+    const float inverse = scale != 0 ? 1 / scale : 0;
+    return std::isfinite(inverse) ? inverse : 0;
+}
+
 constexpr int group_size = 32, groups = 8, max_six = 63;
 constexpr float max_code = 15;
 using Codes = std::array<float, group_size>;

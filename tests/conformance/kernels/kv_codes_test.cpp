@@ -148,3 +148,49 @@ TEST_CASE("8-bit floats: ties, subnormals, overflow and every 16-bit pattern") {
             }
         }
 }
+
+TEST_CASE("ggml's blocks: ties, zeros of both signs, equal magnitudes, scales that f16 cannot hold") {
+    Random random(16);
+    const auto value = [&](std::size_t i) {
+        switch (i / 32 % 8) {
+            case 0:
+                return i % 2 == 0 ? 0.0F : -0.0F;
+            case 1:
+                return static_cast<float>(static_cast<int>(i % 32) - 16) * 0.5F;  // ties, and -8 before 8
+            case 2:
+                return i % 32 == 3 ? 127.0F : static_cast<float>(i % 7) + 0.5F;  // the scale is 1
+            case 3:
+                return random.normal() * 1e-7F;  // a subnormal scale
+            case 4:
+                return random.normal() * 1e-41F;  // whose reciprocal is infinite
+            case 5:
+                return i % 32 == 9 ? 3.0F : i % 32 == 20 ? -3.0F : random.normal() * 0.1F;
+            case 6:
+                return std::fabs(random.normal());
+            default:
+                return random.normal() * 100;
+        }
+    };
+    for (const auto& [type, bytes] : {std::pair{DType::q8_0, 34}, {DType::q4_0, 18}, {DType::q4_1, 20}})
+        for (const std::size_t blocks : {0, 1, 15, 16, 17, 32, 64, 100}) {
+            Guarded<float> x(32 * blocks, 1);
+            for (std::size_t i = 0; i < x.size(); ++i) x[i] = value(i);
+            const std::size_t size = blocks * static_cast<std::size_t>(bytes);
+            Guarded<std::uint8_t> want(size, 1), got(size, 3);
+            REQUIRE(scalar().quantize_blocks(type, x.data(), x.size(), want.data()));
+            for (const Ops* ops : runnable_backends()) {
+                INFO(ops->name, " type ", static_cast<int>(type), " blocks ", blocks);
+                CHECK(ops->quantize_blocks(type, x.data(), x.size(), got.data()));
+                CHECK(count_differing(got, want) == 0);
+                CHECK(got.intact());
+                for (std::size_t at = 5; at < x.size(); at += 167) {
+                    const float kept = x[at];
+                    x[at] = type == DType::q8_0 ? 65519.0F * 127 : type == DType::q4_0 ? -65519.0F * 8 : -65519.0F;
+                    CHECK(ops->quantize_blocks(type, x.data(), x.size(), got.data()));
+                    x[at] *= 1.001F;
+                    CHECK_FALSE(ops->quantize_blocks(type, x.data(), x.size(), got.data()));
+                    x[at] = kept;
+                }
+            }
+        }
+}

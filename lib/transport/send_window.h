@@ -9,7 +9,8 @@
 
 namespace hetero::transport {
 
-inline constexpr std::uint64_t least_window_bytes = 4U << 20, most_window_bytes = 256U << 20;
+inline constexpr std::uint64_t least_window_bytes = 8U << 20, most_window_bytes = 256U << 20,
+                               least_in_flight_bytes = 4U << 20;
 
 struct SendWindow {
     std::uint64_t bytes = 16U << 20;  // unacknowledged; of a link that was not measured
@@ -17,7 +18,7 @@ struct SendWindow {
     static constexpr std::size_t least_pieces = 2;
     // Of these, in the hands of the carrier: Open MPI sends all messages that it has by turns, over TCP the slower the
     // more there are.
-    std::uint64_t in_flight_bytes = least_window_bytes;
+    std::uint64_t in_flight_bytes = least_in_flight_bytes;
 };
 
 // What the link carries in two round trips; and as much again as it carries until a peer that rests looks for frames.

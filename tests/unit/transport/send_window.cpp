@@ -43,7 +43,7 @@ TEST_CASE("a link is filled, however far and fast") {
         CHECK(share(link, window_for(link)) > 0.97);
     }
     const LinkRate far{10e-3, 400e6};
-    CHECK(share(far, {least_window_bytes, least_window_bytes}) < 0.6);  // what the window is for
+    CHECK(share(far, {least_in_flight_bytes, least_in_flight_bytes}) < 0.6);  // what the window is for
 }
 
 TEST_CASE("chunks larger than the window go two at a time") {
@@ -69,15 +69,15 @@ TEST_CASE("chunks larger than the window go two at a time") {
 
 TEST_CASE("the window follows from rate and latency") {
     CHECK(window_for({0.5e-6, 0.9e9}).bytes == least_window_bytes);
-    CHECK(window_for({0.5e-6, 8e9}).bytes == doctest::Approx(8.016e6).epsilon(1e-6));  // 1 ms
+    CHECK(window_for({0.5e-6, 10e9}).bytes == doctest::Approx(10.02e6).epsilon(1e-6));  // 1 ms
     CHECK(window_for({100e-6, 1.25e9}).bytes == least_window_bytes);
     CHECK(window_for({50e-3, 1e9}).bytes == doctest::Approx(201e6).epsilon(1e-6));  // far: two round trips of 100 ms
     CHECK(window_for({100e-6, 25e6}).bytes == least_window_bytes);
 }
 
 TEST_CASE("the carrier is given what two round trips carry, and little of it where they are short") {
-    CHECK(window_for({0.5e-6, 8e9}).in_flight_bytes == least_window_bytes);
-    CHECK(window_for({15e-6, 6e9}).in_flight_bytes == least_window_bytes);
+    CHECK(window_for({0.5e-6, 8e9}).in_flight_bytes == least_in_flight_bytes);
+    CHECK(window_for({15e-6, 6e9}).in_flight_bytes == least_in_flight_bytes);
     CHECK(window_for({5e-3, 1.25e9}).in_flight_bytes == doctest::Approx(25e6).epsilon(1e-6));
 }
 
@@ -86,7 +86,7 @@ TEST_CASE("no measurement leads out of the bounds") {
     for (const double bytes_per_s : values) {
         for (const double latency_s : values) {
             const SendWindow window = window_for({latency_s, bytes_per_s});
-            CHECK(window.in_flight_bytes >= least_window_bytes);
+            CHECK(window.in_flight_bytes >= least_in_flight_bytes);
             CHECK(window.in_flight_bytes <= window.bytes);
             CHECK(window.bytes <= most_window_bytes);
         }

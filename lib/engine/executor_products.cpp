@@ -10,7 +10,8 @@ namespace hetero::engine {
 namespace {
 
 constexpr std::size_t tokens_to_divide = 8;  // from which on a tile's columns are worth a meeting of threads
-constexpr std::size_t tasks_per_thread = 4;  // so that a delayed thread does not hold up the others for long
+// So that a delayed thread does not hold up the others for long; of weights as they are, each task lays out its tokens.
+constexpr std::size_t tasks_per_thread = 4, unpacked_tasks_per_thread = 2;
 
 }  // namespace
 
@@ -21,7 +22,8 @@ std::size_t Executor::rows_per_task(std::size_t rows) const {
         return std::clamp<std::size_t>(round_up(rows / (threads * tasks), tile), 2 * tile, 6 * tile);
     }
     if (threads == 1) return std::max<std::size_t>(rows, 1);
-    return std::max(row_granule, round_up(rows / (threads * tasks_per_thread), row_granule));
+    const std::size_t tasks = packed_ == nullptr ? unpacked_tasks_per_thread : tasks_per_thread;
+    return std::max(row_granule, round_up(rows / (threads * tasks), row_granule));
 }
 
 void Executor::quantize(const float* x, std::size_t x_stride, std::size_t cols, std::size_t n_tokens, std::uint8_t* out,

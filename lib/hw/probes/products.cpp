@@ -105,7 +105,8 @@ std::size_t Products::rows_per_task(std::size_t rows, bool tiled) const {
     constexpr std::size_t tile = kernels::tile_tokens;
     if (tiled) return std::clamp<std::size_t>(round_up(rows / (threads * 3), tile), 2 * tile, 6 * tile);
     if (threads == 1) return rows;
-    return std::max(distinct_rows, round_up(rows / (threads * 4), distinct_rows));
+    const std::size_t tasks = path_ == Path::precise ? 2 : 4;
+    return std::max(distinct_rows, round_up(rows / (threads * tasks), distinct_rows));
 }
 
 void Products::gemm(std::size_t tokens) {

@@ -30,6 +30,7 @@ public:
         HETERO_TRY(const h5::Node root, file_->root());
         HETERO_CHECK(check_format(root));
         HETERO_TRY(header_.identity, read_identity(root));
+        HETERO_CHECK(check_identity(header_.identity));  // its layers stay open: read_layers()
         HETERO_TRY(header_.tokens_per_chunk, require_u32(root, "tokens_per_chunk"));
         if (header_.tokens_per_chunk == 0) return fail(Errc::bad_input, "attribute tokens_per_chunk of / is 0");
         HETERO_TRY(const std::string provenance, require<std::string>(root, "provenance"));

@@ -51,26 +51,6 @@ Status check_range(std::string_view what, std::uint64_t value, std::uint64_t min
     return {};
 }
 
-Status check_identity(const Identity& identity) {
-    HETERO_CHECK(check_text("model_id", identity.model_id, max_name_bytes));
-    HETERO_CHECK(check_text("arch", identity.arch, max_name_bytes));
-    HETERO_CHECK(check_text("rope_scaling", identity.rope_scaling, max_text_bytes));
-    if (identity.arch.empty()) return fail(Errc::bad_input, "arch is empty");
-    HETERO_CHECK(check_range("n_layers", identity.n_layers, 1, max_layers));
-    HETERO_CHECK(check_range("n_heads", identity.n_heads, 1, max_heads));
-    HETERO_CHECK(check_range("n_kv_heads", identity.n_kv_heads, 1, identity.n_heads));
-    if (identity.n_heads % identity.n_kv_heads != 0)
-        return fail(Errc::bad_input, "n_heads {} is not a multiple of n_kv_heads {}", identity.n_heads,
-                    identity.n_kv_heads);
-    HETERO_CHECK(check_range("head_dim_k", identity.head_dim_k, 1, max_row_elements / identity.n_kv_heads));
-    HETERO_CHECK(check_range("head_dim_v", identity.head_dim_v, 1, max_row_elements / identity.n_kv_heads));
-    HETERO_CHECK(check_range("vocab_size", identity.vocab_size, 1, max_vocab));
-    HETERO_CHECK(check_range("context_length", identity.context_length, 1, max_context));
-    if (!std::isfinite(identity.rope_theta) || identity.rope_theta < 0)
-        return fail(Errc::bad_input, "rope_theta is {}; a finite number from 0 is expected", identity.rope_theta);
-    return {};
-}
-
 Status check_sequence(const Identity& identity, const Sequence& sequence) {
     const std::size_t n = sequence.tokens.size();
     if (n == 0) return fail(Errc::bad_input, "it has no tokens");
@@ -165,6 +145,26 @@ Status check_tensor(std::string_view name, const Tensor& tensor, DType dtype, co
 }
 
 }  // namespace
+
+Status check_identity(const Identity& identity) {
+    HETERO_CHECK(check_text("model_id", identity.model_id, max_name_bytes));
+    HETERO_CHECK(check_text("arch", identity.arch, max_name_bytes));
+    HETERO_CHECK(check_text("rope_scaling", identity.rope_scaling, max_text_bytes));
+    if (identity.arch.empty()) return fail(Errc::bad_input, "arch is empty");
+    HETERO_CHECK(check_range("n_layers", identity.n_layers, 1, max_layers));
+    HETERO_CHECK(check_range("n_heads", identity.n_heads, 1, max_heads));
+    HETERO_CHECK(check_range("n_kv_heads", identity.n_kv_heads, 1, identity.n_heads));
+    if (identity.n_heads % identity.n_kv_heads != 0)
+        return fail(Errc::bad_input, "n_heads {} is not a multiple of n_kv_heads {}", identity.n_heads,
+                    identity.n_kv_heads);
+    HETERO_CHECK(check_range("head_dim_k", identity.head_dim_k, 1, max_row_elements / identity.n_kv_heads));
+    HETERO_CHECK(check_range("head_dim_v", identity.head_dim_v, 1, max_row_elements / identity.n_kv_heads));
+    HETERO_CHECK(check_range("vocab_size", identity.vocab_size, 1, max_vocab));
+    HETERO_CHECK(check_range("context_length", identity.context_length, 1, max_context));
+    if (!std::isfinite(identity.rope_theta) || identity.rope_theta < 0)
+        return fail(Errc::bad_input, "rope_theta is {}; a finite number from 0 is expected", identity.rope_theta);
+    return {};
+}
 
 std::vector<Mismatch> compare(const Identity& left, const Identity& right) {
     std::vector<Mismatch> mismatches;

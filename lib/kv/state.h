@@ -225,6 +225,8 @@ struct Header {
 Result<Part> allocate_part(const Header& header, const Scheme& scheme, std::uint64_t n_tokens, PartId id);
 // The same out of a part whose memory is used again: what its bytes are is not said.
 Status reshape_part(Part& part, const Header& header, const Scheme& scheme, std::uint64_t n_tokens, PartId id);
+// Ranges of names and counts; a part of check_header().
+[[nodiscard]] Status check_identity(const Identity& identity);
 // Consistency of the header with itself: ranges, counts, ids, positions within the context, layer shapes, heads of the
 // shard, chunk against groups.
 [[nodiscard]] Status check_header(const Header& header);

@@ -145,6 +145,17 @@ TEST_CASE("one layer under many names does not multiply the state") {
     CHECK_MESSAGE(opened.error().message.find("arrays overlap") != std::string::npos, opened.error().message);
 }
 
+TEST_CASE("more layers than a state may have are refused before any is opened") {
+    constexpr std::uint32_t many = 20000;
+    kv::Identity identity = two_layers().header.identity;
+    identity.n_layers = many;
+    check_refused(after([&](hid_t file) {
+                      for (const char* name : {"n_layers", "layer_count"}) set_integer(file, "/", name, many);
+                      set_text(file, "/", "compat_hash", to_hex(kv::compat_hash(identity)).c_str());
+                  }),
+                  {"n_layers is 20000"});
+}
+
 TEST_CASE("HDF5 files of others are refused as such") {
     const TempDir folder;
     for (const bool recent : {true, false}) {

@@ -12,12 +12,11 @@ HETERO_INLINE F32x16 finite_reciprocal(F32x16 scale) {
     const F32x16 inverse = splat(1) / scale;
     return where_less(abs(inverse), splat(__builtin_huge_valf()), inverse, zero());
 }
-HETERO_INLINE bool fits_f16(F32x16 v) {
-    return !any_greater(abs(v), splat(0x1.FFDFFEp15F));
-}  // what 65504 is nearest to
+// Nearest to what f16 has: at most 65504.
+HETERO_INLINE bool fits_f16(F32x16 v) { return !any_greater(abs(v), splat(0x1.FFDFFEp15F)); }
 HETERO_INLINE F32x16 truncated(F32x16 v) { return to_float(truncate_to_int(v)); }
 
-// Sixteen blocks. Offset and Top are those of nibbles: trunc(y + Offset), Top at most.
+// Sixteen blocks: scales, minima, and byte(x, i) of the codes of each.
 struct Q8_0Blocks {
     static constexpr std::size_t kHeader = 2, kCodes = 32;
     F32x16 scale, minimum = zero(), inverse;

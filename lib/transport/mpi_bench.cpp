@@ -284,7 +284,8 @@ Result<LinkBench> Bench::lead(const LinkBenchOptions& options) {
         return fail(Errc::usage,
                     "this link carries {:.0f} bytes a second: no chunks of these sizes can be measured on it", rate);
     if (bench.nearest(usual_message_bytes)->message_bytes == usual_message_bytes) {
-        const std::uint64_t filled = std::min(options.max_bytes, 4 * window_.bytes);  // no start and end alone
+        // No start and end alone, where the time allows.
+        const std::uint64_t filled = std::min(in_seconds(rate, options.usual_round_s), 4 * window_.bytes);
         HETERO_TRY(bench.sweep, sweep(std::max(wanted, filled)));
     }
     HETERO_CHECK(say(Step::end, 0, 0));

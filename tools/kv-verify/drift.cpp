@@ -58,6 +58,8 @@ Result<Drift> measure_drift(Tool& tool, const LoadedModel& loaded, const VerifyO
                    }));
         drift.report = std::move(reports.front());
     }
+    if (const DeviceOptions& device = options.model.device; drift_options.device.ops == device.found.ops)
+        note_device(tool, device, device.found, device.why_cpu);
     if (options.floor != "auto") return drift;
     Progress progress(tool, "fp16 control", n_sequences * options.steps * 2, "tokens");
     drift_options.on_progress = [&](std::uint64_t done, std::uint64_t) { progress.update(done); };

@@ -148,10 +148,7 @@ int main(int argc, char** argv) {
     return tool.run(argc, argv, [&]() -> Status {
         options.model.precise = !fast;
         HETERO_CHECK(check_usage(options, table));
-        if (DeviceOptions& device = options.model.device; !options.model.path.empty()) {
-            HETERO_CHECK(check_device(device));
-            note_device(tool, device, device.found, device.why_cpu);
-        }
+        if (!options.model.path.empty()) HETERO_CHECK(check_device(options.model.device));
         return run_verify(tool, options);
     });
 }

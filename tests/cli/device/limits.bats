@@ -45,6 +45,7 @@ auto() {
   lacks='CPU \([a-z0-9_]*\); cuda:0: a session of [0-9]* tokens needs [0-9]* bytes .*, but 1000000 are free; '
   auto "$lacks" hetero-prefill -m "$tiny" --tokens 5,6 -o a.h5 --force
   auto "$lacks" hetero-decode -m "$tiny" a.h5 -n 2
+  auto "$lacks" kv-verify a.h5 q.h5 -m "$tiny" --steps 2 --epsilon 1
   run --separate-stderr kv-verify a.h5 q.h5 -m "$tiny" --steps 2 --epsilon 1
   [ "$status" -eq 0 ]
   grep -qE "device: $lacks" <<<"$stderr"

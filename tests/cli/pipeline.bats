@@ -314,7 +314,8 @@ END
   done
   [ "$(json_value message_bytes <report)" = 65536 ]
   [ "$(json_value rounds <report)" = 15 ]
-  [ "$(json_value chunk_bytes <report)" = 65536 ]
+  [ "$(json_value chunk_bytes <report)" = 1048576 ]
+  [ "$(json_value window_bytes <report)" -ge $((8 << 20)) ]
   settled=$(json_value settled <report)
   ratio=$(json_value ratio <report)
   [ "$settled" = true ] && [ "$ratio" != null ] || { [ "$settled" = false ] && [ "$ratio" = null ]; }

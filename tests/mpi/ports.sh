@@ -121,6 +121,36 @@ case $scenario in
     kill "$(pgrep -P "${pid[receive]}")"
     wait "${pid[receive]}" 2>/dev/null
     clean; no_server receive ;;
+  ended_by_mpi)  # as Open MPI does where the sender dies while the two are joined: the next one finds a receiver
+    command -v cc >/dev/null || { echo "no C compiler"; exit 77; }
+    ! ldd "$bin/kv-send" | grep -q libasan || { echo "the sanitizer must be the first library that is loaded"; exit 77; }
+    cat >ends.c <<'C'
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+/* The first calls, as many as ENDS, end the process. */
+int MPI_Comm_accept(const char *port, void *info, int root, void *comm, void *joined) {
+    int (*real)(const char *, void *, int, void *, void *) = dlsym(RTLD_NEXT, "MPI_Comm_accept");
+    const int calls = open("calls", O_WRONLY | O_CREAT | O_APPEND, 0600);
+    if (write(calls, "x", 1) != 1 || lseek(calls, 0, SEEK_END) <= atoi(getenv("ENDS"))) {
+        _exit(255);
+    }
+    return real(port, info, root, comm, joined);
+}
+C
+    cc -shared -fPIC -o ends.so ends.c -ldl || no "ends.c does not compile"
+    state a.h5
+    begin receive env LD_PRELOAD="$work/ends.so" ENDS=2 "$bin/kv-send" mpi-port:a.port -o out-%n.h5 --count 2
+    for status in 5 5 0 0; do
+      begin send "$bin/kv-send" a.h5 -o mpi-port:a.port --wait 60 --timeout 1
+      finish send $status
+    done
+    finish receive 0
+    [ "$(grep -c 'did not arrive; waiting for another sender' receive.err)" -eq 2 ] || no "not two that failed"
+    for i in 1 2; do cmp a.h5 out-$i.h5 || no "state $i differs"; done
+    clean; no_server receive ;;
   decode_in_turn)
     begin decode "$bin/hetero-decode" -m "$model" mpi-port:a.port -n 8 --ignore-eos --count 2
     for ids in 5,17,301 44,8,90; do

@@ -15,6 +15,10 @@ namespace {
 
 constexpr std::string_view number_mark = "%n";
 
+// With which Open MPI itself ends a process whose peer has gone, where a message to it fails while the two are joined.
+constexpr int ended_by_mpi = 255;
+constexpr int most_ends_in_a_row = 8;  // beyond these it is not the sender
+
 // 128 plus the signal where there was one, as shells say it.
 int wait_for(pid_t process) {
     int status = 0;
@@ -62,6 +66,7 @@ Result<Turns> Turns::start(const Tool& tool, const TurnOptions& options, const s
 
 Result<bool> Turns::next(Tool& tool, std::string& output) {
     const pid_t first = ::getpid();
+    int ends_in_a_row = 0;
     for (std::uint64_t done = 0; count_ == 0 || done < count_;) {
         output = numbered(pattern_, done + 1);
         if (!output.empty()) HETERO_CHECK(io::check_output_path(output, tool.overwrite()));
@@ -74,8 +79,10 @@ Result<bool> Turns::next(Tool& tool, std::string& output) {
             return true;
         }
         const int status = wait_for(process);
-        const bool of_sender =
-            status == static_cast<int>(Errc::peer) || (*met_ && status == static_cast<int>(Errc::bad_input));
+        ends_in_a_row = status == ended_by_mpi ? ends_in_a_row + 1 : 0;
+        const bool of_sender = status == static_cast<int>(Errc::peer) ||
+                               (*met_ && status == static_cast<int>(Errc::bad_input)) ||
+                               (status == ended_by_mpi && ends_in_a_row <= most_ends_in_a_row);
         if (status == 0) {
             ++done;
         } else if (of_sender) {

@@ -91,3 +91,13 @@ same_tokens() {
     [ "$(hetero-decode -m "$tiny" a.h5 --device $device -n 1 --json -q | json_value device)" = "\"$device\"" ]
   done
 }
+
+@test "SmolLM2 on a device, by a pipe: the CPU's tokens" {
+  need_smollm2
+  [ -z "${HETERO_SANITIZE:-}" ] || skip "emulated, 135 million weights take minutes under sanitizers"
+  ids='504 3575 282 4649 314'  # The capital of France is
+  expected=$(tokens "$model" cpu cpu --precise)
+  [ "$(tr -cd , <<<"$expected" | wc -c)" -eq 9 ]
+  [ "$(tokens "$model" cuda:0 cuda:0 --precise)" = "$expected" ]
+  [ "$(tokens "$model" cuda:0 cpu --precise)" = "$expected" ]
+}

@@ -5,25 +5,22 @@
 #include "engine/executor.h"
 #include "engine/executor_parts.h"
 #include "kernels/api/ops.h"
+#include "kernels/api/row_tasks.h"
 
 namespace hetero::engine {
 namespace {
 
 constexpr std::size_t tokens_to_divide = 8;  // from which on a tile's columns are worth a meeting of threads
-// So that a delayed thread does not hold up the others for long; of weights as they are, each task lays out its tokens.
-constexpr std::size_t tasks_per_thread = 4, unpacked_tasks_per_thread = 2;
 
 }  // namespace
 
 std::size_t Executor::rows_per_task(std::size_t rows) const {
-    const auto threads = static_cast<std::size_t>(pool_.size());
-    if (tiling_ != nullptr) {  // whole tiles; few enough rows to lie expanded in a cache, and enough to be worth it
-        constexpr std::size_t tasks = 3, tile = kernels::tile_tokens;
-        return std::clamp<std::size_t>(round_up(rows / (threads * tasks), tile), 2 * tile, 6 * tile);
-    }
-    if (threads == 1) return std::max<std::size_t>(rows, 1);
-    const std::size_t tasks = packed_ == nullptr ? unpacked_tasks_per_thread : tasks_per_thread;
-    return std::max(row_granule, round_up(rows / (threads * tasks), row_granule));
+    using kernels::RowProduct;
+    static_assert(row_granule == kernels::packed_rows);
+    const RowProduct how = tiling_ != nullptr   ? RowProduct::tiles
+                           : packed_ != nullptr ? RowProduct::packed
+                                                : RowProduct::unpacked;
+    return kernels::rows_per_task(rows, static_cast<std::size_t>(pool_.size()), how);
 }
 
 void Executor::quantize(const float* x, std::size_t x_stride, std::size_t cols, std::size_t n_tokens, std::uint8_t* out,

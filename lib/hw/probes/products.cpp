@@ -4,6 +4,8 @@
 #include <cstring>
 #include <random>
 
+#include "kernels/api/row_tasks.h"
+
 namespace hetero::hw {
 namespace {
 
@@ -11,8 +13,6 @@ using kernels::DType;
 
 constexpr std::size_t distinct_tokens = 8;
 constexpr std::size_t distinct_rows = kernels::packed_rows;  // one group of packed weights
-
-std::size_t round_up(std::size_t n, std::size_t granule) { return (n + granule - 1) / granule * granule; }
 
 // Random weights. Of quantized types the codes are random bytes, scale and minimum are small f16 numbers.
 std::vector<std::byte> random_rows(DType type, std::size_t row_bytes) {
@@ -99,14 +99,10 @@ void Products::round_inputs() {
     }
 }
 
-// As the engine divides them (Executor::rows_per_task).
 std::size_t Products::rows_per_task(std::size_t rows, bool tiled) const {
-    const auto threads = static_cast<std::size_t>(pool_.size());
-    constexpr std::size_t tile = kernels::tile_tokens;
-    if (tiled) return std::clamp<std::size_t>(round_up(rows / (threads * 3), tile), 2 * tile, 6 * tile);
-    if (threads == 1) return rows;
-    const std::size_t tasks = path_ == Path::precise ? 2 : 4;
-    return std::max(distinct_rows, round_up(rows / (threads * tasks), distinct_rows));
+    using kernels::RowProduct;
+    const RowProduct how = tiled ? RowProduct::tiles : path_ == Path::fast ? RowProduct::packed : RowProduct::unpacked;
+    return kernels::rows_per_task(rows, static_cast<std::size_t>(pool_.size()), how);
 }
 
 void Products::gemm(std::size_t tokens) {

@@ -16,7 +16,7 @@ HETERO_INLINE F32x16 finite_reciprocal(F32x16 scale) {
 HETERO_INLINE bool fits_f16(F32x16 v) { return !any_greater(abs(v), splat(0x1.FFDFFEp15F)); }
 HETERO_INLINE F32x16 truncated(F32x16 v) { return to_float(truncate_to_int(v)); }
 
-// Sixteen blocks: scales, minima, and byte(x, i) of the codes of each.
+// Sixteen blocks: scales, minima, and the codes of an element of each.
 struct Q8_0Blocks {
     static constexpr std::size_t kHeader = 2, kCodes = 32;
     F32x16 scale, minimum = zero(), inverse;
@@ -27,8 +27,8 @@ struct Q8_0Blocks {
         inverse = finite_reciprocal(scale);
     }
     // Half away from zero: to add the number below a half is exact enough not to reach the next integer from below.
-    HETERO_INLINE F32x16 byte(const float (&x)[kBlockValues][kLanes], std::size_t i) const {
-        const F32x16 y = load(x[i]) * inverse;
+    HETERO_INLINE F32x16 code(const float* x) const {
+        const F32x16 y = load(x) * inverse;
         return truncated(y + copy_sign(splat(0x1.FFFFFEp-2F), y));
     }
 };
@@ -47,9 +47,6 @@ struct Q4_0Blocks {
     HETERO_INLINE F32x16 code(const float* x) const {
         return min(truncated(load(x) * inverse + splat(8.5F)), splat(15));
     }
-    HETERO_INLINE F32x16 byte(const float (&x)[kBlockValues][kLanes], std::size_t i) const {
-        return code(x[i]) + code(x[i + kBlockValues / 2]) * splat(16);
-    }
 };
 struct Q4_1Blocks {
     static constexpr std::size_t kHeader = 4, kCodes = 16;
@@ -67,10 +64,16 @@ struct Q4_1Blocks {
     HETERO_INLINE F32x16 code(const float* x) const {
         return min(truncated((load(x) - minimum) * inverse + splat(0.5F)), splat(15));
     }
-    HETERO_INLINE F32x16 byte(const float (&x)[kBlockValues][kLanes], std::size_t i) const {
-        return code(x[i]) + code(x[i + kBlockValues / 2]) * splat(16);
-    }
 };
+
+// Byte i of the codes of each: an element, or the halves that two are.
+template <class Format>
+HETERO_INLINE F32x16 byte_of(const Format& by, const float (&x)[kBlockValues][kLanes], std::size_t i) {
+    if constexpr (Format::kCodes == kBlockValues)
+        return by.code(x[i]);
+    else
+        return by.code(x[i]) + by.code(x[i + kBlockValues / 2]) * splat(16);
+}
 
 template <class Format>
 bool quantize_sixteen_blocks(const float* x, std::uint8_t* out) {
@@ -93,7 +96,7 @@ bool quantize_sixteen_blocks(const float* x, std::uint8_t* out) {
     for (std::size_t i = 0; i < Format::kCodes / 4; ++i) {
         F32x16 bytes[4];
 #pragma GCC unroll 4
-        for (std::size_t j = 0; j < 4; ++j) bytes[j] = by.byte(dims, 4 * i + j) + splat(kRounding);
+        for (std::size_t j = 0; j < 4; ++j) bytes[j] = byte_of(by, dims, 4 * i + j) + splat(kRounding);
         fours[i] = join_bytes(bytes);
     }
     transpose(fours);
@@ -111,9 +114,8 @@ bool quantize_blocks(DType type, const float* x, std::size_t n, void* out) {
     const auto some = type == DType::q8_0   ? quantize_sixteen_blocks<Q8_0Blocks>
                       : type == DType::q4_0 ? quantize_sixteen_blocks<Q4_0Blocks>
                                             : quantize_sixteen_blocks<Q4_1Blocks>;
-    const std::size_t bytes = type == DType::q8_0 ? 34 : type == DType::q4_0 ? 18 : 20;  // of a block
     auto* to = static_cast<std::uint8_t*>(out);
-    for (; n >= step; n -= step, x += step, to += kLanes * bytes)
+    for (; n >= step; n -= step, x += step, to += dtype_bytes(type, step))
         if (!some(x, to)) return false;
     return ref::quantize_blocks(type, x, n, to);
 }

@@ -1,10 +1,9 @@
 // Every block stores its scale first and stops there where f16 cannot hold it: an infinite one makes codes of NaN.
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "kernels/api/dtype.h"
-#include "kernels/common/half.h"
+#include "kernels/api/ggml_scale.h"
 #include "kernels/ref/ref.h"
 
 namespace hetero::kernels::ref {
@@ -12,25 +11,12 @@ namespace {
 
 constexpr std::size_t block_values = 32;
 
-// As ggml takes it: 0 for 0. Below 2^-128 the reciprocal is infinite; such a scale is 0 in f16, so the codes do not
-// matter, but they must not come from infinities.
-float reciprocal(float scale) {
-    const float inverse = scale != 0 ? 1 / scale : 0;
-    return std::isfinite(inverse) ? inverse : 0;
-}
-
-bool store_half(float value, std::uint8_t* out) {
-    const std::uint16_t bits = f32_to_f16(value);
-    std::memcpy(out, &bits, sizeof bits);
-    return (bits & 0x7C00U) != 0x7C00U;
-}
-
 // f16 d, then 32 signed codes; rounded half away from zero.
 bool block_q8_0(const float* x, std::uint8_t* out) {
     float largest = 0;
     for (std::size_t i = 0; i < block_values; ++i) largest = std::max(largest, std::fabs(x[i]));
-    const float scale = largest / 127, inverse = reciprocal(scale);
-    if (!store_half(scale, out)) return false;
+    const float scale = largest / 127, inverse = ggml_reciprocal(scale);
+    if (!store_ggml_scale(scale, out)) return false;
     for (std::size_t i = 0; i < block_values; ++i)
         out[2 + i] = static_cast<std::uint8_t>(static_cast<std::int8_t>(std::round(x[i] * inverse)));
     return true;
@@ -51,8 +37,8 @@ bool block_q4_0(const float* x, std::uint8_t* out) {
     for (std::size_t i = 0; i < block_values; ++i) {
         if (std::fabs(x[i]) > std::fabs(largest)) largest = x[i];
     }
-    const float scale = largest / -8, inverse = reciprocal(scale);
-    if (!store_half(scale, out)) return false;
+    const float scale = largest / -8, inverse = ggml_reciprocal(scale);
+    if (!store_ggml_scale(scale, out)) return false;
     put_nibbles(x, out + 2, [&](float value) {
         return static_cast<unsigned>(std::min(15, static_cast<int>(value * inverse + 8.5F)));  // never negative
     });
@@ -63,8 +49,8 @@ bool block_q4_0(const float* x, std::uint8_t* out) {
 // last maximum).
 bool block_q4_1(const float* x, std::uint8_t* out) {
     const float lowest = *std::min_element(x, x + block_values);
-    const float scale = (*std::max_element(x, x + block_values) - lowest) / 15, inverse = reciprocal(scale);
-    if (!store_half(scale, out) || !store_half(lowest, out + 2)) return false;
+    const float scale = (*std::max_element(x, x + block_values) - lowest) / 15, inverse = ggml_reciprocal(scale);
+    if (!store_ggml_scale(scale, out) || !store_ggml_scale(lowest, out + 2)) return false;
     put_nibbles(x, out + 4, [&](float value) {
         return static_cast<unsigned>(std::min(15, static_cast<int>((value - lowest) * inverse + 0.5F)));
     });

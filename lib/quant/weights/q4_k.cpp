@@ -6,24 +6,11 @@
 #include <array>
 #include <limits>
 
+#include "kernels/api/ggml_scale.h"
 #include "quant/weights/blocks.h"
 
 namespace hetero::quant {
 namespace {
-
-// Stores an f16. False where it is infinite: `value` is beyond f16.
-bool store_half(float value, std::byte* out) {
-    std::uint16_t bits = 0;
-    kernels::ops().f32_to_f16(&value, &bits, 1);
-    std::memcpy(out, &bits, sizeof bits);
-    return (bits & 0x7C00U) != 0x7C00U;
-}
-
-// 1 / scale as ggml takes it: 0 where there is none.
-float reciprocal(float scale) {
-    const float inverse = scale != 0 ? 1 / scale : 0;
-    return std::isfinite(inverse) ? inverse : 0;
-}
 
 constexpr int group_size = 32, groups = 8, max_six = 63;
 constexpr float max_code = 15;
@@ -48,7 +35,7 @@ float sum(Four four) { return (four[0] + four[2]) + (four[1] + four[3]); }
 
 // The nearest codes of a line; returns the squared error.
 float nearest_codes(const float* x, Line line, Codes& codes) {
-    const float inverse = reciprocal(line.scale);
+    const float inverse = kernels::ggml_reciprocal(line.scale);
     const Four zero{}, top = zero + max_code;
     Four error{};
     for (std::size_t i = 0; i < group_size; i += 4) {
@@ -147,7 +134,9 @@ bool encode_block(const float* x, std::byte* block) {
         largest_scale = std::max(largest_scale, lines[g].scale);
         largest_min = std::max(largest_min, -lines[g].low);
     }
-    if (!store_half(largest_scale / max_six, block) || !store_half(largest_min / max_six, block + 2)) return false;
+    if (!kernels::store_ggml_scale(largest_scale / max_six, block) ||
+        !kernels::store_ggml_scale(largest_min / max_six, block + 2))
+        return false;
     std::uint16_t halves[2];
     std::memcpy(halves, block, sizeof halves);
     const float d = from_half(halves[0]), dmin = from_half(halves[1]);

@@ -39,6 +39,10 @@ HETERO_HD inline float coded_value(float code, float scale, float zero) {
     return rounded_sum(rounded_product(code, scale), zero);
 }
 
+// Codes of unlike widths (Ops::fill_widths): at most so many bits, and the step of a range with `width` of them.
+constexpr int max_width = 12;
+HETERO_HD inline float width_step(float range, int width) { return range / static_cast<float>((1 << width) - 1); }
+
 // Ops::quantize_i8 for one value.
 HETERO_HD inline std::int8_t i8_code(float x, float scale) {
     float value = scale == 0 ? 0 : x / scale;

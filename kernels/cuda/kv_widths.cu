@@ -10,7 +10,6 @@ namespace hetero::kernels::HETERO_DEVICE_BACKEND {
 namespace {
 
 constexpr int threads = 128, warps = threads / warp_size;
-constexpr int max_width = 12;
 
 // The channels of a head over a group of tokens, in shared memory.
 struct Channels {
@@ -35,8 +34,6 @@ std::size_t shared_bytes(int head_dim, int row_words) {
     return n * (3 * sizeof(float) + sizeof(unsigned) + 1) + warps * words * sizeof(unsigned);
 }
 
-__device__ float step_of(float range, int width) { return range / static_cast<float>((1 << width) - 1); }
-
 // Larger for a larger step, of equals for the first channel; 0: none.
 using Key = unsigned long long;
 __device__ Key widest_of_lane(const Channels& all) {
@@ -53,14 +50,14 @@ __device__ void fill_widths(const Channels& all, int mean_width) {
     const int lane = static_cast<int>(threadIdx.x) % warp_size;
     for (int c = lane; c < all.n; c += warp_size) {
         all.width[c] = 1;
-        all.step[c] = step_of(all.range[c], 1);
+        all.step[c] = width_step(all.range[c], 1);
     }
     Key own = widest_of_lane(all);
     for (int bits = all.n * (mean_width - 1); bits > 0; --bits) {
         const Key widest = warp_reduce(own, [](Key a, Key b) { return a > b ? a : b; });
         const auto c = static_cast<int>(0xFFFFFFFFU - static_cast<unsigned>(widest & 0xFFFFFFFFU));
         if (c % warp_size != lane) continue;
-        all.step[c] = step_of(all.range[c], ++all.width[c]);
+        all.step[c] = width_step(all.range[c], ++all.width[c]);
         own = widest_of_lane(all);
     }
     __syncwarp();

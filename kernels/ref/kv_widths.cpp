@@ -3,14 +3,11 @@
 #include <queue>
 #include <vector>
 
+#include "kernels/common/codes.h"
 #include "kernels/ref/kv_values.h"
 
 namespace hetero::kernels::ref {
 namespace {
-
-constexpr int max_width = 12;
-
-float step_of(float range, int width) { return range / static_cast<float>((1 << width) - 1); }
 
 // Codes one after the other, lowest bit first.
 class BitWriter {
@@ -59,13 +56,13 @@ void fill_widths(const float* range, std::size_t n, int mean_width, std::uint8_t
     std::priority_queue<std::size_t, std::vector<std::size_t>, decltype(after)> columns(after);  // that may win a bit
     for (std::size_t c = 0; c < n; ++c) {
         width[c] = 1;
-        step[c] = step_of(range[c], 1);
+        step[c] = width_step(range[c], 1);
         columns.push(c);
     }
     for (std::size_t bits = n * static_cast<std::size_t>(mean_width - 1); bits > 0; --bits) {
         const std::size_t best = columns.top();
         columns.pop();
-        step[best] = step_of(range[best], ++width[best]);
+        step[best] = width_step(range[best], ++width[best]);
         if (width[best] < max_width) columns.push(best);
     }
 }

@@ -6,9 +6,9 @@
 #include <cerrno>
 
 #include "base/errno_text.h"
-#include "kv/reshard_plan.h"
 #include "kv/shard_files.h"
 #include "transport/group.h"
+#include "transport/group_source.h"
 #include "transport/registry.h"
 #include "transport/resume.h"
 
@@ -61,13 +61,10 @@ Status prepare_file(const std::vector<Endpoint>& inputs, const std::vector<Endpo
 
 Result<std::unique_ptr<kv::Source>> open_file_source(const Endpoint& endpoint, const TransportOptions& options) {
     HETERO_TRY(kv::StateFiles files, kv::open_files(endpoint.path));
-    const auto ranks = static_cast<std::uint32_t>(group().size());
     kv::Shard own;
     // Of a whole state no byte less is read for some of its heads: they lie side by side, token by token.
-    if (options.own_heads && ranks > 1 && files.sources.front()->header().is_shard()) {
-        const kv::HeadCounts heads = kv::head_counts(files.identity());
-        HETERO_CHECK(kv::check_tp_size(heads, ranks));
-        own = kv::shard_of(heads, ranks, static_cast<std::uint32_t>(group().rank()));
+    if (options.own_heads && group().size() > 1 && files.sources.front()->header().is_shard()) {
+        HETERO_TRY(own, own_shard(group(), kv::head_counts(files.identity())));
     }
     return kv::read_shard(std::move(files), own);
 }

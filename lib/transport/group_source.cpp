@@ -108,4 +108,10 @@ Status check_same_state(Communicator& group, const Result<std::unique_ptr<kv::So
                            (*opened)->name(), group.rank())));
 }
 
+Result<kv::Shard> own_shard(const Communicator& group, const kv::HeadCounts& heads) {
+    const auto ranks = static_cast<std::uint32_t>(group.size());
+    HETERO_CHECK(kv::check_tp_size(heads, ranks));
+    return kv::shard_of(heads, ranks, static_cast<std::uint32_t>(group.rank()));
+}
+
 }  // namespace hetero::transport

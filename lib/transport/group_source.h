@@ -1,8 +1,9 @@
-// A state that one rank of a group reads and all get.
+// States that the ranks of a group read: one for all, or each its own heads.
 #pragma once
 #include <memory>
 
 #include "base/communicator.h"
+#include "kv/reshard_plan.h"
 #include "kv/stream.h"
 
 namespace hetero::transport {
@@ -14,5 +15,8 @@ Result<std::unique_ptr<kv::Source>> hand_out(Communicator& group, Result<std::un
 
 // Succeeds where all ranks have opened a state of the same header, whole or a shard each.
 Status check_same_state(Communicator& group, const Result<std::unique_ptr<kv::Source>>& opened);
+
+// The heads that this rank of `group` computes with. usage: there are more ranks than heads.
+Result<kv::Shard> own_shard(const Communicator& group, const kv::HeadCounts& heads);
 
 }  // namespace hetero::transport

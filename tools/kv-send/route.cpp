@@ -8,6 +8,7 @@
 #include "kv/pages_file.h"
 #include "kv/shards.h"
 #include "transport/group.h"
+#include "transport/group_source.h"
 
 namespace hetero::tool {
 namespace {
@@ -142,14 +143,12 @@ Result<OpenedSource> Route::open_input(const Tool& tool, const Endpoint& input,
     const auto start = std::chrono::steady_clock::now();
     OpenedSource opened;
     if (files_) {
-        const auto check = kv::check_tp_size(transfer_.heads, static_cast<std::uint32_t>(group.size()));
-        HETERO_CHECK(group.agree(check));
-        const kv::Shard own = kv::shard_of(transfer_.heads, static_cast<std::uint32_t>(group.size()),
-                                           static_cast<std::uint32_t>(group.rank()));
+        const Result<kv::Shard> own = transport::own_shard(group, transfer_.heads);
+        HETERO_CHECK(group.agree(own ? Status{} : Status(tl::unexpected<Error>(own.error()))));
         if (group.size() == 1 && files_->sources.size() == 1) {
             opened.source = std::move(files_->sources.front());  // a shard stays one
         } else {
-            HETERO_TRY(opened.source, kv::read_shard(std::move(*files_), own));
+            HETERO_TRY(opened.source, kv::read_shard(std::move(*files_), *own));
         }
         opened.seconds = seconds_since(start);
     } else {

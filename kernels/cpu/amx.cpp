@@ -11,6 +11,7 @@
 #include "kernels/cpu/math.h"
 //
 #include "kernels/cpu/packed.h"
+#include "kernels/cpu/scratch.h"
 #include "kernels/cpu/tile_config.h"
 
 namespace hetero::kernels::amx {
@@ -23,6 +24,35 @@ constexpr std::size_t kSlots = 4;  // blocks whose products are under way togeth
 
 constexpr std::size_t kPanelsBytes = 384 * 1024;  // of groups unpacked together: part of an L2 cache
 static_assert(kPanelsBytes <= kScratchFloats * sizeof(float));
+
+constexpr std::size_t kPanelBlock = 512 + 64 + 64;                                  // codes, f32 scales and mins
+constexpr std::size_t kPanelBlocks = kScratchFloats * sizeof(float) / kPanelBlock;  // at most
+
+// Codes are lowered by `Less`.
+template <class P, int Less>
+void unpack_group(const Byte* block, std::size_t blocks, Byte* panel) {
+    for (std::size_t b = 0; b < blocks; ++b, block += P::kBlockBytes, panel += kPanelBlock) {
+        prefetch(block, P::kBlockBytes, kAhead);
+        for (int part = 0; part < kParts; ++part) {
+            const std::size_t offset = static_cast<std::size_t>(part) * kWordBytes;
+#pragma GCC unroll 8
+            for (int j = 0; j < 8; ++j) {
+                Words codes = P::codes(block, j, part);
+                if constexpr (Less != 0) codes = bytes_minus(codes, Less);
+                words_store(panel + 64 * j + offset, codes);
+            }
+            const Byte* scales = block + P::kCodeBytes + offset / 2;
+            part_store(reinterpret_cast<float*>(panel + 512 + offset), part_f16(scales));
+            if constexpr (P::kMin) part_store(reinterpret_cast<float*>(panel + 576 + offset), part_f16(scales + 32));
+        }
+    }
+}
+
+// Asks for a block of packed weights that are unpacked later.
+template <class P>
+HETERO_INLINE void fetch_block(const Byte* packed, std::size_t b) {
+    for (std::size_t i = 0; i < P::kBlockBytes; i += 64) __builtin_prefetch(packed + b * P::kBlockBytes + i, 0, 2);
+}
 
 template <int N>
 struct Slot {

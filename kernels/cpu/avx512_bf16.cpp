@@ -133,6 +133,22 @@ HETERO_INLINE __m512i to_integers(__m512 a, __m512 b, __m512 factor) {
     return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
 }
 
+// 16 queries from row `first` on, as far as there are n; zeros for the others.
+struct QueryRows {
+    const float* rows[kRows];
+    std::size_t dims;
+
+    QueryRows(const AttentionArgs& a, std::size_t first, std::size_t n) : dims(a.head_dim_k) {
+        for (std::size_t i = 0; i < kRows; ++i) {
+            const std::size_t row = first + i;
+            rows[i] = i < n ? a.q + row / a.n_heads * a.q_stride + row % a.n_heads * a.q_head_stride : nullptr;
+        }
+    }
+    [[nodiscard]] HETERO_INLINE __m512 value(std::size_t i, std::size_t run) const {
+        return rows[i] == nullptr ? _mm512_setzero_ps() : Reader<DType::f32, false>::load_16(rows[i], 16 * run, dims);
+    }
+};
+
 struct Nothing {
     HETERO_INLINE void begin(std::size_t) {}
     HETERO_INLINE void some() {}
@@ -163,24 +179,16 @@ struct VectorProducts {
 
     static void load_queries(const AttentionArgs& a, std::size_t first_row, std::size_t n, const Plan& plan,
                              Byte* tile) {
-        auto* factors = reinterpret_cast<float*>(tile + plan.q_rest);
-        const auto value = [&](std::size_t i, std::size_t run) __attribute__((always_inline)) {
-            if (i >= n) return _mm512_setzero_ps();
-            const std::size_t row = first_row + i;
-            const float* q = a.q + row / a.n_heads * a.q_stride + row % a.n_heads * a.q_head_stride;
-            return Reader<DType::f32, false>::load_16(q, 16 * run, a.head_dim_k);
-        };
-        float to[kRows];
-        for (std::size_t i = 0; i < kRows; ++i) {
-            const Length length = length_of(
-                2 * plan.k_steps, [&](std::size_t run) __attribute__((always_inline)) { return value(i, run); });
-            to[i] = length.to_integers;
-            factors[i] = length.from_integers;
-        }
+        const QueryRows queries(a, first_row, n);
+        const Lengths lengths = lengths_of(queries, 0, 2 * plan.k_steps);
+        _mm512_store_ps(tile + plan.q_rest, lengths.from_integers);
+        alignas(64) float to[kRows];
+        _mm512_store_ps(to, lengths.to_integers);
         for (std::size_t step = 0; step < plan.k_steps; ++step) {
             __m512i rows[16];
             for (std::size_t i = 0; i < 16; ++i)
-                rows[i] = to_integers(value(i, 2 * step), value(i, 2 * step + 1), _mm512_set1_ps(to[i]));
+                rows[i] = to_integers(queries.value(i, 2 * step), queries.value(i, 2 * step + 1),
+                                      _mm512_set1_ps(to[i]));
             transpose(rows);
             for (std::size_t i = 0; i < 16; ++i) _mm512_store_si512(tile + step * kTile + 64 * i, rows[i]);
         }

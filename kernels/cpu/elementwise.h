@@ -153,8 +153,9 @@ HETERO_INLINE F32x16 silu_times(F32x16 g, F32x16 u) {
     const F32x16 scale = pow2(third), rest = pow2(e.power - third - third);
     const F32x16 denominator = one + e.mantissa * scale * scale * rest;
     const F32x16 mantissa = where_less(minus, lowest, zero(), e.mantissa);
-    const F32x16 negative = g * mantissa / denominator * scale * u * scale * rest;
-    return where_less(g, zero(), negative, g / denominator * u);
+    const F32x16 quotient = where_less(g, zero(), g * mantissa, g) / denominator;
+    const F32x16 third_of_e = where_less(g, zero(), scale, one);
+    return quotient * third_of_e * u * third_of_e * where_less(g, zero(), rest, one);
 }
 
 void silu_mul(const float* gate, const float* up, float* y, std::size_t n) {

@@ -187,8 +187,8 @@ struct VectorProducts {
         for (std::size_t step = 0; step < plan.k_steps; ++step) {
             __m512i rows[16];
             for (std::size_t i = 0; i < 16; ++i)
-                rows[i] = to_integers(queries.value(i, 2 * step), queries.value(i, 2 * step + 1),
-                                      _mm512_set1_ps(to[i]));
+                rows[i] =
+                    to_integers(queries.value(i, 2 * step), queries.value(i, 2 * step + 1), _mm512_set1_ps(to[i]));
             transpose(rows);
             for (std::size_t i = 0; i < 16; ++i) _mm512_store_si512(tile + step * kTile + 64 * i, rows[i]);
         }

@@ -140,8 +140,9 @@ template <class Visit>
 HETERO_INLINE void for_tiles(const Byte* activations, std::size_t n_tokens, std::size_t blocks, Visit visit) {
     for (std::size_t t = 0; t < n_tokens; t += activation_tile) {
         const std::size_t left = n_tokens - t;
-        visit(Tokens{activations + t * blocks * activation_block_bytes, left < activation_tile ? left : activation_tile},
-              t);
+        visit(
+            Tokens{activations + t * blocks * activation_block_bytes, left < activation_tile ? left : activation_tile},
+            t);
     }
 }
 
@@ -186,7 +187,8 @@ HETERO_INLINE void add_dots(const Byte* weights, std::size_t blocks, std::size_t
 #pragma GCC unroll 2
                     for (int g = 0; g < G; ++g) {
                         float* sum = sums[t0 + t][g] + row;
-                        part_store(sum, part_fma(words_to_float(dots[g]), part_mul(scale[g], of_token), part_load(sum)));
+                        part_store(sum,
+                                   part_fma(words_to_float(dots[g]), part_mul(scale[g], of_token), part_load(sum)));
                     }
                 }
             });
@@ -231,7 +233,8 @@ HETERO_INLINE void add_lows(const Byte* weights, std::size_t blocks, int part, c
 // Up to kTokensAtOnce tokens and G groups, rows [row_begin, row_end) of them, which y[t][0] begins with.
 template <class P, int G>
 void multiply_groups(const Byte* weights, std::size_t blocks, std::size_t following, const Byte* activations,
-                     std::size_t n_tokens, std::size_t row_begin, std::size_t row_end, bool add, float* y, std::size_t y_stride) {
+                     std::size_t n_tokens, std::size_t row_begin, std::size_t row_end, bool add, float* y,
+                     std::size_t y_stride) {
     alignas(64) Sums<G> sums;
     for (std::size_t t = 0; t < n_tokens; ++t)
         for (int g = 0; g < G; ++g) store(sums[t][g], zero());
@@ -264,9 +267,10 @@ void gemm_tokens(const Byte* packed, std::size_t row_begin, std::size_t row_end,
             const std::size_t most = (all ? kGroups : 1) * packed_rows, end = left < most ? left : most;
             const std::size_t then = left - end < most ? (left - end + packed_rows - 1) / packed_rows : kGroups;
             const auto multiply = [&](const Byte* x, std::size_t following, bool add) __attribute__((always_inline)) {
-                (all ? multiply_groups<P, kGroups> : multiply_groups<P, 1>)(
-                    packed + group * group_bytes, blocks, following, x + t * blocks * activation_block_bytes, count,
-                    row - first, end, add, y + t * y_stride + first, y_stride);
+                (all ? multiply_groups<P, kGroups>
+                     : multiply_groups<P, 1>)(packed + group * group_bytes, blocks, following,
+                                              x + t * blocks * activation_block_bytes, count, row - first, end, add,
+                                              y + t * y_stride + first, y_stride);
             };
             multiply(activations, then * group_bytes, false);
             if (residual != nullptr) multiply(residual, 0, true);
@@ -284,8 +288,8 @@ void gemm_packing(const Byte* packed, std::size_t row_begin, std::size_t row_end
         row_begin, row_end, [&](const Group& group) __attribute__((always_inline)) {
             const Byte* weights = packed + group.index * blocks * P::kBlockBytes;
             const Tokens x{activations, 1}, rest{residual, 1};
-            const F32x16 sum = residual == nullptr ? group_dot<P>(weights, blocks, x, 0)
-                                                   : group_dot<P>(weights, blocks, x, rest, 0);
+            const F32x16 sum =
+                residual == nullptr ? group_dot<P>(weights, blocks, x, 0) : group_dot<P>(weights, blocks, x, rest, 0);
             store_rows(sum, group.begin, group.end, false, y + group.index * packed_rows);
         });
 }
@@ -302,7 +306,7 @@ void gemm_packing(const Byte* packed, std::size_t row_begin, std::size_t row_end
 
 // ---- activations
 
-constexpr float kNothing = 0x1p-100F;      // blocks of less become zeros
+constexpr float kNothing = 0x1p-100F;       // blocks of less become zeros
 constexpr std::size_t kTokensForLanes = 6;  // of a tile, from which on work for all 16 lanes is worth it
 
 HETERO_INLINE F32x16 load_up_to_16(const float* x, std::size_t n) { return n >= 16 ? load(x) : load(x, n); }

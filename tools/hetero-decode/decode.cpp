@@ -62,6 +62,13 @@ std::string itl_text(const engine::Generation& generation, double percent) {
     return fmt::format("{:.2f} ms", percentile(generation.itl_ms, percent));
 }
 
+// At the last of the tokens that `session` holds, whose state has none: by a step that computes it again.
+Result<std::vector<float>> last_logits(engine::Session& session, std::span<const TokenId> tokens) {
+    HETERO_CHECK(session.truncate(tokens.size() - 1));
+    HETERO_TRY(const std::span<const float> logits, session.decode(tokens.back()));
+    return std::vector<float>(logits.begin(), logits.end());
+}
+
 // A sequence goes from the source into a session layer by layer, and from there to the sink: memory holds its KV once.
 // Where not all are decoded together they are read first, as nothing may be printed before the source has confirmed
 // all of them.
@@ -255,7 +262,9 @@ private:
         member.pending = same_prompt ? held.pending_token : -1;
         member.logits = held.logits;
         if (member.pending < 0) {
-            auto extended = extend_to(session, held.tokens, held.logits, member.tokens);
+            const bool one_step = same_prompt && held.logits.empty() && !held.tokens.empty();
+            auto extended = one_step ? last_logits(session, held.tokens)
+                                     : extend_to(session, held.tokens, held.logits, member.tokens);
             if (!extended) return fail_with(extended.error(), options_.input);
             member.logits = std::move(*extended);
         }

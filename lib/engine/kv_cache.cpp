@@ -5,6 +5,8 @@
 #include <cstring>
 #include <limits>
 
+#include "base/stack_memory.h"
+
 namespace hetero::engine {
 namespace {
 
@@ -181,7 +183,9 @@ Status KvCache::store(std::size_t layer, PartId part, std::uint64_t token, const
     const std::uint32_t dim = head_dim(layer, part);
     const float limit = largest(dtype());
     const bool codes = pool_->format(layer, part) != nullptr;
-    std::vector<std::uint16_t> rounded(codes ? std::size_t{heads(layer)} * dim : 0);
+    StackMemory<1024> memory;  // room for usual heads, so that a step takes none
+    std::pmr::vector<std::uint16_t> rounded(codes ? dim : 0, memory.get());
+    if (group_tokens(layer, part) != 0) HETERO_CHECK(open_token(layer, token));
     for (std::uint32_t head = 0; head < heads(layer); ++head) {
         const float* source = values + std::size_t{head} * dim;
         float low = 0, high = 0;
@@ -189,7 +193,8 @@ Status KvCache::store(std::size_t layer, PartId part, std::uint64_t token, const
             return not_finite(layer, part, token, head, source);
         }
         if (codes) {
-            ops.f32_to_f16(source, rounded.data() + std::size_t{head} * dim, dim);
+            ops.f32_to_f16(source, rounded.data(), dim);
+            HETERO_CHECK(store_codes(layer, part, head, token, rounded));
             continue;
         }
         std::byte* target = row(layer, part, head, token);
@@ -205,7 +210,7 @@ Status KvCache::store(std::size_t layer, PartId part, std::uint64_t token, const
                 break;
         }
     }
-    return codes ? store_codes(layer, part, token, rounded.data()) : Status{};
+    return {};
 }
 
 void KvCache::save(std::size_t layer, PartId part, std::uint64_t first, std::uint64_t end,

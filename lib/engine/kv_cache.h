@@ -92,7 +92,9 @@ private:
     [[nodiscard]] std::byte* tile(std::size_t layer, kv::PartId part, std::uint32_t head,
                                   std::uint64_t token) const noexcept;
     [[nodiscard]] std::uint16_t* tail_row(std::size_t layer, std::uint32_t head, std::uint64_t token) const noexcept;
-    Status store_codes(std::size_t layer, kv::PartId part, std::uint64_t token, const std::uint16_t* rounded);
+    Status open_token(std::size_t layer, std::uint64_t token);
+    Status store_codes(std::size_t layer, kv::PartId part, std::uint32_t head, std::uint64_t token,
+                       std::span<const std::uint16_t> rounded);
     Status encode_tail(std::size_t layer, std::uint32_t head, std::size_t rows, std::span<std::byte> codes,
                        std::span<std::byte> scale, std::span<std::byte> zero) const;
     Status close_group(std::size_t layer);

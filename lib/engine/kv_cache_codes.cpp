@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/stack_memory.h"
 #include "engine/kv_cache.h"
 #include "quant/rotation.h"
 
@@ -13,6 +14,7 @@ using kv::PartId;
 namespace {
 
 constexpr std::uint64_t page_tokens = KvPool::page_tokens;
+constexpr std::size_t scale_bytes = 1024;  // of a token's head that need no heap
 
 // Of a page's token or group of tokens; `scale` and `zero` are one after the other, `step` bytes apart.
 void scatter(const PartFormat& format, std::byte* tile, std::size_t offset, std::size_t row,
@@ -47,30 +49,33 @@ std::uint16_t* KvCache::tail_row(std::size_t layer, std::uint32_t head, std::uin
            (head * format.group_tokens + token % format.group_tokens) * format.head_dim;
 }
 
-// `rounded`: [kv_head][head_dim], values of f16.
-Status KvCache::store_codes(std::size_t layer, PartId part, std::uint64_t token, const std::uint16_t* rounded) {
+// Whether the tail takes the token: of K in groups of tokens.
+Status KvCache::open_token(std::size_t layer, std::uint64_t token) {
+    const std::uint64_t group = token / group_tokens(layer, PartId::k);
+    if (group == open_[layer] + 1) HETERO_CHECK(close_group(layer));
+    if (group != open_[layer]) return fail(Errc::internal, "K of token {} is stored out of order", token);
+    whole_[layer] = 0;
+    return {};
+}
+
+// `rounded`: [head_dim], values of f16.
+Status KvCache::store_codes(std::size_t layer, PartId part, std::uint32_t head, std::uint64_t token,
+                            std::span<const std::uint16_t> rounded) {
     const PartFormat& format = *pool_->format(layer, part);
-    const std::size_t dim = format.head_dim;
     if (format.group_tokens != 0) {
-        const std::uint64_t group = token / format.group_tokens;
-        if (group == open_[layer] + 1) HETERO_CHECK(close_group(layer));
-        if (group != open_[layer]) return fail(Errc::internal, "K of token {} is stored out of order", token);
-        whole_[layer] = 0;
-        for (std::uint32_t head = 0; head < heads(layer); ++head)
-            std::memcpy(tail_row(layer, head, token), rounded + head * dim, 2 * dim);
+        std::memcpy(tail_row(layer, head, token), rounded.data(), rounded.size_bytes());
         return {};
     }
-    std::vector<float> values(dim);
-    std::vector<std::byte> scale(2 * format.groups()), zero(format.zero_offset != 0 ? scale.size() : 0);
-    for (std::uint32_t head = 0; head < heads(layer); ++head) {
-        kernels::ops().f16_to_f32(rounded + head * dim, values.data(), dim);
-        std::byte* to = tile(layer, part, head, token);
-        const std::size_t row = token % page_tokens;
-        HETERO_CHECK(format.codec->encode_into(format.params, {1, 1, static_cast<std::uint32_t>(dim), token}, values,
-                                               {{to + row * format.row_bytes, format.row_bytes}, scale, zero}));
-        scatter(format, to, format.scale_offset, row, scale);
-        if (!zero.empty()) scatter(format, to, format.zero_offset, row, zero);
-    }
+    StackMemory<scale_bytes> memory;
+    std::pmr::vector<std::byte> scale(2 * format.groups(), memory.get()),
+        zero(format.zero_offset != 0 ? scale.size() : 0, memory.get());
+    std::byte* to = tile(layer, part, head, token);
+    const std::size_t row = token % page_tokens;
+    HETERO_CHECK(format.codec->encode_from(
+        format.params, {1, 1, static_cast<std::uint32_t>(format.head_dim), token}, kernels::DType::f16,
+        std::as_bytes(rounded), {{to + row * format.row_bytes, format.row_bytes}, scale, zero}, nullptr));
+    scatter(format, to, format.scale_offset, row, scale);
+    if (!zero.empty()) scatter(format, to, format.zero_offset, row, zero);
     return {};
 }
 
@@ -79,10 +84,9 @@ Status KvCache::encode_tail(std::size_t layer, std::uint32_t head, std::size_t r
                             std::span<std::byte> scale, std::span<std::byte> zero) const {
     const PartFormat& format = *pool_->format(layer, PartId::k);
     const std::uint64_t first = open_[layer] * format.group_tokens;
-    std::vector<float> values(rows * format.head_dim);
-    kernels::ops().f16_to_f32(tail_row(layer, head, first), values.data(), values.size());
-    return format.codec->encode_into(format.params, {rows, 1, static_cast<std::uint32_t>(format.head_dim), first},
-                                     values, {codes, scale, zero});
+    const std::span<const std::uint16_t> values(tail_row(layer, head, first), rows * format.head_dim);
+    return format.codec->encode_from(format.params, {rows, 1, static_cast<std::uint32_t>(format.head_dim), first},
+                                     kernels::DType::f16, std::as_bytes(values), {codes, scale, zero}, nullptr);
 }
 
 Status KvCache::close_group(std::size_t layer) {

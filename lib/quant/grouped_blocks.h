@@ -1,6 +1,7 @@
 // Blocks of values and the scales of their groups, as the encoder and the decoder of the grouped codecs walk over them.
 #pragma once
 #include <algorithm>
+#include <memory_resource>
 #include <type_traits>
 #include <vector>
 
@@ -41,7 +42,9 @@ template <class Values>
 
 // Of a block's groups; min is unused where there is no zero.
 struct GroupScales {
-    std::vector<float> min, max, scale, zero;
+    explicit GroupScales(std::pmr::memory_resource* memory = std::pmr::get_default_resource())
+        : min(memory), max(memory), scale(memory), zero(memory) {}
+    std::pmr::vector<float> min, max, scale, zero;
 
     void resize(std::size_t n) {
         for (auto* array : {&min, &max, &scale, &zero}) array->resize(n);

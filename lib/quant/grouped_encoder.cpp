@@ -2,6 +2,7 @@
 #include <limits>
 #include <new>
 
+#include "base/stack_memory.h"
 #include "quant/grouped_blocks.h"
 #include "quant/grouped_codec.h"
 #include "quant/place.h"
@@ -11,6 +12,8 @@ namespace hetero::quant {
 namespace {
 
 constexpr std::size_t block_rows = 16;  // where each is read twice: few, so that reading memory never pauses
+// Scratch that needs no heap: enough for a token, and for a group of 64 tokens of one head of 256.
+constexpr std::size_t stack_bytes = std::size_t{24} << 10;
 
 }  // namespace
 
@@ -47,13 +50,13 @@ private:
             x_.resize(rows * head_dim_);
             ops_.rotate_rows(from, x_.data());
         } else {
+            x_.resize(rows * head_dim_);
             widen(row, rows, x_);
         }
         return {DType::f32, x_.data(), rows, head_dim_, head_dim_};
     }
 
-    void widen(std::size_t row, std::size_t rows, std::vector<float>& to) const {
-        to.resize(rows * head_dim_);
+    void widen(std::size_t row, std::size_t rows, std::span<float> to) const {
         const std::size_t size = head_dim_ * kernels::dtype_info(type_).block_bytes;
         (void)float_codec(type_).decode({}, {rows, 1, shape_.head_dim}, values_.subspan(row * size, rows * size), {},
                                         {}, to);
@@ -298,7 +301,7 @@ private:
     // ---- what went wrong: found again in f32, at leisure
 
     [[nodiscard]] std::vector<float> all_values() const {
-        std::vector<float> values;
+        std::vector<float> values(shape_.elements());
         widen(0, shape_.tokens * shape_.heads, values);
         return values;
     }
@@ -355,10 +358,11 @@ private:
     const kernels::Ops& ops_ = kernels::ops();
     const std::size_t head_dim_ = shape_.head_dim, row_bytes_ = codec_.row_elements(params_, shape_.head_dim);
     const int bits_ = codec_.bits();
-    GroupScales groups_;
-    std::vector<float> x_, back_;
-    std::vector<std::uint8_t> codes_;
-    std::vector<std::uint16_t> scale_bits_, zero_bits_;
+    StackMemory<stack_bytes> memory_;
+    GroupScales groups_{memory_.get()};
+    std::pmr::vector<float> x_{memory_.get()}, back_{memory_.get()};
+    std::pmr::vector<std::uint8_t> codes_{memory_.get()};
+    std::pmr::vector<std::uint16_t> scale_bits_{memory_.get()}, zero_bits_{memory_.get()};
 };
 
 Status GroupedCodec::encode_into(const Params& params, const Shape& shape, std::span<const float> values,

@@ -112,29 +112,46 @@ TEST_CASE("graph and eager give the same bits with codes in the cache") {
 }
 
 #ifndef __SANITIZE_ADDRESS__
+namespace {
+// After two steps, each thread has its scratch memory. Enough others follow to close groups of 32 tokens.
+void check_steps_take_no_memory(const std::shared_ptr<const model::Model>& model,
+                                const std::optional<engine::KvCodecs>& codecs = {}) {
+    const auto session = session_of(model, Exec::graph, Precision::fast, 1, codecs);
+    prefill(*session, {1, 2, 3});
+    const auto second = must(session->fork(3)), third = must(session->fork(3));
+    const std::vector<Session::Step> steps = {{session.get(), 5}, {second.get(), 6}, {third.get(), 7}};
+    float sum = 0;
+    const Session::StepLogitsFn add = [&sum](std::size_t, std::span<const float> logits) -> Status {
+        sum += logits[0];
+        return {};
+    };
+    for (int i = 0; i < 2; ++i) must(Session::decode_together(steps, add));
+    const std::size_t before = taken.load();
+    for (int i = 0; i < 32; ++i) {
+        if (!Session::decode_together(steps, add)) FAIL("a step failed");
+    }
+    for (TokenId i = 0; i < 8; ++i) {
+        if (!session->decode(i)) FAIL("a step failed");
+    }
+    CHECK(taken.load() == before);
+    CHECK(std::isfinite(sum));
+}
+}  // namespace
+
 TEST_CASE("a decode step takes no memory") {
     for (const char* name : {"gguf/llama-q8_0.gguf", "gemma2/bf16", "mixtral/bf16", "deepseek_v2/bf16"}) {
         CAPTURE(std::string(name));
-        const auto session = session_of(tiny_model(name), Exec::graph, Precision::fast, 1);
-        prefill(*session, {1, 2, 3});
-        const auto second = must(session->fork(3)), third = must(session->fork(3));
-        const std::vector<Session::Step> steps = {{session.get(), 5}, {second.get(), 6}, {third.get(), 7}};
-        float sum = 0;
-        const Session::StepLogitsFn add = [&sum](std::size_t, std::span<const float> logits) -> Status {
-            sum += logits[0];
-            return {};
-        };
-        // The first may: each thread its scratch memory.
-        for (int i = 0; i < 2; ++i) must(Session::decode_together(steps, add));
-        const std::size_t before = taken.load();
-        for (int i = 0; i < 8; ++i) {
-            if (!Session::decode_together(steps, add)) FAIL("a step failed");
-        }
-        for (TokenId i = 0; i < 8; ++i) {
-            if (!session->decode(i)) FAIL("a step failed");
-        }
-        CHECK(taken.load() == before);
-        CHECK(std::isfinite(sum));
+        check_steps_take_no_memory(tiny_model(name));
+    }
+}
+
+TEST_CASE("a decode step takes no memory with codes in the cache") {
+    const auto model = tiny_model("gguf/llama-q8_0.gguf");
+    constexpr const char* int4 = "had:int4:token:g16:asym";
+    for (const auto& [k, v] : {std::pair("int8", "int8"), {int4, int4}, {"fp8_e4m3fn", "fp8_e4m3fn"},
+                               {"int8:channel:g32:asym", "had:int8:token"}, {"int4:channel:g32:asym", int4}}) {
+        CAPTURE(std::string(k));
+        check_steps_take_no_memory(model, engine::KvCodecs{must(quant::parse_spec(k)), must(quant::parse_spec(v))});
     }
 }
 #endif

@@ -1,7 +1,11 @@
 #include "base/process_memory.h"
 
+#include <cstdlib>
 #include <fstream>
 #include <string>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 namespace hetero {
 
@@ -17,6 +21,12 @@ ProcessMemory read_process_memory() {
         status.ignore(1 << 16, '\n');
     }
     return memory;
+}
+
+void release_free_memory() noexcept {
+#ifdef __GLIBC__
+    malloc_trim(0);
+#endif
 }
 
 }  // namespace hetero

@@ -11,5 +11,7 @@ struct ProcessMemory {
 };
 
 [[nodiscard]] ProcessMemory read_process_memory();
+// Gives memory that was freed back to the system, where the C library can: it keeps some for what comes next.
+void release_free_memory() noexcept;
 
 }  // namespace hetero

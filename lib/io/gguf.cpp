@@ -97,7 +97,8 @@ struct GgufFile::Impl {
     template <class T>
     Result<const T*> look_up(std::string_view key, std::string_view expected) const;
     template <class T>
-    Result<const std::vector<T>*> look_up_array(std::string_view key, std::string_view expected) const;
+    Result<std::optional<std::vector<T>>> look_up_array(std::string_view key, GgufArray::Kind kind,
+                                                        std::string_view expected) const;
     [[nodiscard]] tl::unexpected<Error> wrong_type(std::string_view key, std::string_view expected,
                                                    const GgufValue& found) const {
         return fail(Errc::bad_input, "{}: metadata '{}' is {}, {} is expected", file.path(), printable(key),
@@ -238,13 +239,13 @@ Result<const T*> GgufFile::Impl::look_up(std::string_view key, std::string_view 
 }
 
 template <class T>
-Result<const std::vector<T>*> GgufFile::Impl::look_up_array(std::string_view key, std::string_view expected) const {
+Result<std::optional<std::vector<T>>> GgufFile::Impl::look_up_array(std::string_view key, GgufArray::Kind kind,
+                                                                    std::string_view expected) const {
     const auto found = metadata.values.find(key);
-    if (found == metadata.values.end()) return nullptr;
+    if (found == metadata.values.end()) return std::nullopt;
     const GgufArray* array = std::get_if<GgufArray>(&found->second);
-    const std::vector<T>* values = array == nullptr ? nullptr : std::get_if<std::vector<T>>(array);
-    if (values == nullptr) return wrong_type(key, expected, found->second);
-    return values;
+    if (array == nullptr || array->kind != kind) return wrong_type(key, expected, found->second);
+    return read_gguf_array<T>(file, *array);
 }
 
 GgufFile::GgufFile(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -292,16 +293,16 @@ Result<std::optional<std::string_view>> GgufFile::string(std::string_view key) c
     return value == nullptr ? std::nullopt : std::optional(*value);
 }
 
-Result<const std::vector<std::string_view>*> GgufFile::strings(std::string_view key) const {
-    return impl_->look_up_array<std::string_view>(key, "an array of strings");
+Result<std::optional<std::vector<std::string_view>>> GgufFile::strings(std::string_view key) const {
+    return impl_->look_up_array<std::string_view>(key, GgufArray::Kind::strings, "an array of strings");
 }
 
-Result<const std::vector<std::int64_t>*> GgufFile::integers(std::string_view key) const {
-    return impl_->look_up_array<std::int64_t>(key, "an array of integers");
+Result<std::optional<std::vector<std::int64_t>>> GgufFile::integers(std::string_view key) const {
+    return impl_->look_up_array<std::int64_t>(key, GgufArray::Kind::integers, "an array of integers");
 }
 
-Result<const std::vector<double>*> GgufFile::numbers(std::string_view key) const {
-    return impl_->look_up_array<double>(key, "an array of floats");
+Result<std::optional<std::vector<double>>> GgufFile::numbers(std::string_view key) const {
+    return impl_->look_up_array<double>(key, GgufArray::Kind::floats, "an array of floats");
 }
 
 const TensorView* GgufFile::find(std::string_view name) const {

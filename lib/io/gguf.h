@@ -16,11 +16,14 @@
 
 namespace hetero::io {
 
-// An array keeps its element type; integer arrays of every width are widened to int64 (uint64 above INT64_MAX refused),
-// so that a reader never mistakes one width for another. Strings are views into the mapped file: they are valid as
-// long as the GgufFile lives, and need not be UTF-8.
-using GgufArray =
-    std::variant<std::vector<std::int64_t>, std::vector<double>, std::vector<std::string_view>, std::vector<bool>>;
+// An array, of which only the place is kept: vocabularies are large, and read once. Its elements have been checked.
+struct GgufArray {
+    enum class Kind : std::uint8_t { integers, floats, strings, booleans };
+    Kind kind = Kind::integers;
+    std::uint32_t type = 0;   // of an element, by the file's numbers
+    std::uint64_t size = 0;   // elements
+    std::uint64_t begin = 0;  // of the first one, in the file
+};
 // An integer is an int64, and a uint64 only above INT64_MAX.
 using GgufValue = std::variant<std::int64_t, std::uint64_t, double, bool, std::string_view, GgufArray>;
 
@@ -49,10 +52,12 @@ public:
     Result<std::optional<double>> number(std::string_view key) const;  // float or integer
     Result<std::optional<bool>> boolean(std::string_view key) const;
     Result<std::optional<std::string_view>> string(std::string_view key) const;
-    // nullptr where missing.
-    Result<const std::vector<std::string_view>*> strings(std::string_view key) const;
-    Result<const std::vector<std::int64_t>*> integers(std::string_view key) const;
-    Result<const std::vector<double>*> numbers(std::string_view key) const;
+    // Arrays are read anew by each look-up. Integers of every width are widened to int64 (uint64 above INT64_MAX is
+    // refused by open()), so that a reader never mistakes one width for another. Strings are views into the mapped
+    // file: they are valid as long as the GgufFile lives, and need not be UTF-8.
+    Result<std::optional<std::vector<std::string_view>>> strings(std::string_view key) const;
+    Result<std::optional<std::vector<std::int64_t>>> integers(std::string_view key) const;
+    Result<std::optional<std::vector<double>>> numbers(std::string_view key) const;
 
     [[nodiscard]] const TensorView* find(std::string_view name) const override;
     [[nodiscard]] std::string why(std::string_view name) const override;

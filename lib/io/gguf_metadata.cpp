@@ -44,31 +44,77 @@ Result<bool> read_bool(GgufCursor& in) {
 }
 
 template <class Stored>
-Status read_integers(GgufCursor& in, std::uint64_t count, GgufArray& array) {
-    auto& values = array.emplace<std::vector<std::int64_t>>();
-    values.reserve(count);
+Result<std::int64_t> read_element(GgufCursor& in, std::uint64_t index) {
+    HETERO_TRY(const Stored value, in.read<Stored>());
+    if (!std::in_range<std::int64_t>(value)) {
+        return fail(Errc::bad_input, "{}: array element {} before byte {} is {}, too large for a signed 64-bit integer",
+                    in.path(), index, in.position(), value);
+    }
+    return static_cast<std::int64_t>(value);
+}
+
+// `read` gives one element, `take` gets it.
+template <class Read, class Take>
+Status for_elements(std::uint64_t count, const Read& read, const Take& take) {
     for (std::uint64_t i = 0; i < count; ++i) {
-        HETERO_TRY(const Stored value, in.read<Stored>());
-        if (!std::in_range<std::int64_t>(value)) {
-            return fail(Errc::bad_input,
-                        "{}: array element {} before byte {} is {}, too large for a signed 64-bit integer", in.path(),
-                        i, in.position(), value);
-        }
-        values.push_back(static_cast<std::int64_t>(value));
+        HETERO_TRY(const auto value, read(i));
+        take(value);
     }
     return {};
 }
 
-// `read` gives one element.
-template <class Element, class Read>
-Status read_elements(std::uint64_t count, GgufArray& array, const Read& read) {
-    auto& values = array.emplace<std::vector<Element>>();
-    values.reserve(count);
-    for (std::uint64_t i = 0; i < count; ++i) {
-        HETERO_TRY(const auto value, read());
-        values.push_back(value);
+template <class Take>
+Status for_elements(GgufCursor& in, const GgufArray& array, const Take& take) {
+    const auto integers = [&]<class Stored>(Stored) {
+        return for_elements(
+            array.size, [&](std::uint64_t i) { return read_element<Stored>(in, i); }, take);
+    };
+    const auto floats = [&]<class Stored>(Stored) {
+        const auto read = [&](std::uint64_t) -> Result<double> { return in.read<Stored>(); };
+        return for_elements(array.size, read, take);
+    };
+    switch (static_cast<ValueType>(array.type)) {
+        case ValueType::u8:
+            return integers(std::uint8_t{});
+        case ValueType::i8:
+            return integers(std::int8_t{});
+        case ValueType::u16:
+            return integers(std::uint16_t{});
+        case ValueType::i16:
+            return integers(std::int16_t{});
+        case ValueType::u32:
+            return integers(std::uint32_t{});
+        case ValueType::i32:
+            return integers(std::int32_t{});
+        case ValueType::u64:
+            return integers(std::uint64_t{});
+        case ValueType::i64:
+            return integers(std::int64_t{});
+        case ValueType::f32:
+            return floats(float{});
+        case ValueType::f64:
+            return floats(double{});
+        case ValueType::boolean:
+            return for_elements(
+                array.size, [&](std::uint64_t) { return read_bool(in); }, take);
+        default:
+            return for_elements(
+                array.size, [&](std::uint64_t) { return in.read_string(); }, take);
     }
-    return {};
+}
+
+GgufArray::Kind kind_of(ValueType type) {
+    switch (type) {
+        case ValueType::f32:
+        case ValueType::f64:
+            return GgufArray::Kind::floats;
+        case ValueType::string:
+            return GgufArray::Kind::strings;
+        case ValueType::boolean:
+            return GgufArray::Kind::booleans;
+        default:
+            return GgufArray::Kind::integers;
+    }
 }
 
 Status read_array(GgufCursor& in, std::string_view key, GgufArray& array) {
@@ -93,32 +139,8 @@ Status read_array(GgufCursor& in, std::string_view key, GgufArray& array) {
         return fail(Errc::bad_input, "{}: metadata '{}' has {} elements, more than the {} supported", in.path(),
                     printable(key), count, max_array_elements);
     }
-    switch (type) {
-        case ValueType::u8:
-            return read_integers<std::uint8_t>(in, count, array);
-        case ValueType::i8:
-            return read_integers<std::int8_t>(in, count, array);
-        case ValueType::u16:
-            return read_integers<std::uint16_t>(in, count, array);
-        case ValueType::i16:
-            return read_integers<std::int16_t>(in, count, array);
-        case ValueType::u32:
-            return read_integers<std::uint32_t>(in, count, array);
-        case ValueType::i32:
-            return read_integers<std::int32_t>(in, count, array);
-        case ValueType::u64:
-            return read_integers<std::uint64_t>(in, count, array);
-        case ValueType::i64:
-            return read_integers<std::int64_t>(in, count, array);
-        case ValueType::f32:
-            return read_elements<double>(count, array, [&] { return in.read<float>(); });
-        case ValueType::f64:
-            return read_elements<double>(count, array, [&] { return in.read<double>(); });
-        case ValueType::boolean:
-            return read_elements<bool>(count, array, [&] { return read_bool(in); });
-        default:
-            return read_elements<std::string_view>(count, array, [&] { return in.read_string(); });
-    }
+    array = {kind_of(type), type_number, count, in.position()};
+    return for_elements(in, array, [](const auto&) {});
 }
 
 template <class Stored>
@@ -180,6 +202,20 @@ Status read_value(GgufCursor& in, std::string_view key, GgufValue& value) {
 
 }  // namespace
 
+template <class T>
+Result<std::vector<T>> read_gguf_array(const MappedFile& file, const GgufArray& array) {
+    std::vector<T> values;
+    values.reserve(array.size);
+    GgufCursor in(file, array.begin);
+    HETERO_CHECK(for_elements(in, array, [&]<class Value>(const Value& value) {
+        if constexpr (std::is_same_v<Value, T>) values.push_back(value);
+    }));
+    return values;
+}
+template Result<std::vector<std::int64_t>> read_gguf_array(const MappedFile&, const GgufArray&);
+template Result<std::vector<double>> read_gguf_array(const MappedFile&, const GgufArray&);
+template Result<std::vector<std::string_view>> read_gguf_array(const MappedFile&, const GgufArray&);
+
 std::string_view gguf_kind_name(const GgufValue& value) {
     struct Namer {
         std::string_view operator()(std::int64_t) const { return "an integer"; }
@@ -190,7 +226,7 @@ std::string_view gguf_kind_name(const GgufValue& value) {
         std::string_view operator()(const GgufArray& array) const {
             constexpr std::string_view names[] = {"an array of integers", "an array of floats", "an array of strings",
                                                   "an array of booleans"};
-            return names[array.index()];
+            return names[static_cast<std::size_t>(array.kind)];
         }
     };
     return std::visit(Namer{}, value);

@@ -19,7 +19,7 @@ namespace hetero::io {
 // Reads the file front to back. Every read checks what is left first; errors name the file and the offset.
 class GgufCursor {
 public:
-    explicit GgufCursor(const MappedFile& file) : file_(file) {}
+    explicit GgufCursor(const MappedFile& file, std::uint64_t position = 0) : file_(file), position_(position) {}
 
     [[nodiscard]] std::uint64_t position() const { return position_; }
     [[nodiscard]] std::span<const std::byte> since(std::uint64_t begin) const {
@@ -55,7 +55,7 @@ public:
 
 private:
     const MappedFile& file_;
-    std::uint64_t position_ = 0;
+    std::uint64_t position_;  // within the file
 };
 
 struct GgufMetadata {
@@ -65,6 +65,10 @@ struct GgufMetadata {
 
 // Reads `count` keys with their values. Strings are views into the file.
 Result<GgufMetadata> read_gguf_metadata(GgufCursor& in, std::uint64_t count);
+
+// The elements of an array of this file. T: std::int64_t, double or std::string_view, as its kind is.
+template <class T>
+Result<std::vector<T>> read_gguf_array(const MappedFile& file, const GgufArray& array);
 
 // "an array of strings", for messages.
 [[nodiscard]] std::string_view gguf_kind_name(const GgufValue& value);

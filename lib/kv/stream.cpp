@@ -44,6 +44,7 @@ private:
 }  // namespace
 
 Status Source::read_into(Layer& layer) {
+    layer = {};  // not beside the next one
     HETERO_TRY(layer, read_layer());
     return {};
 }

@@ -116,8 +116,7 @@ Keys Keys::from_gguf(const io::GgufFile& gguf) {
         Value operator()(bool v) const { return v; }
         Value operator()(std::string_view v) const { return std::string(v); }
         Value operator()(const io::GgufArray& v) const {
-            const std::size_t size = std::visit([](const auto& array) { return array.size(); }, v);
-            return Compound{size == 0, fmt::format("an array of {}", size), std::nullopt, std::nullopt};
+            return Compound{v.size == 0, fmt::format("an array of {}", v.size), std::nullopt, std::nullopt};
         }
     };
     Keys keys;

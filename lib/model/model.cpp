@@ -71,9 +71,7 @@ std::string header_text(const io::GgufFile& gguf) {
         std::string operator()(double v) const { return fmt::format("{}", v); }
         std::string operator()(bool v) const { return v ? "true" : "false"; }
         std::string operator()(std::string_view v) const { return std::string(v); }
-        std::string operator()(const io::GgufArray& v) const {
-            return fmt::format("[{}]", std::visit([](const auto& array) { return array.size(); }, v));
-        }
+        std::string operator()(const io::GgufArray& v) const { return fmt::format("[{}]", v.size); }
     };
     std::string text;
     for (const auto& [key, value] : gguf.metadata()) {

@@ -31,6 +31,7 @@ public:
             byte_ids_[byte] = parts_.byte_level ? parts_.vocabulary.find_ordinary(std::string_view(&text, 1)) : -1;
         }
         digest_ = digest_of(parts_);
+        parts_.merges = {};  // pairs_ has them
         if (parts_.chat_template) chat_ = find_chat_formatter(*parts_.chat_template);
     }
 

@@ -44,16 +44,16 @@ public:
 
 private:
     Status read_tokens() {
-        HETERO_TRY(const auto* tokens, file_.strings(kTokens));
-        if (tokens == nullptr || tokens->empty()) return fail(Errc::bad_input, "{} is missing or empty", kTokens);
+        HETERO_TRY(const auto tokens, file_.strings(kTokens));
+        if (!tokens || tokens->empty()) return fail(Errc::bad_input, "{} is missing or empty", kTokens);
         if (tokens->size() > kLargestVocabulary)
             return fail(Errc::bad_input, "{} has {} entries; at most {} are read", kTokens, tokens->size(),
                         kLargestVocabulary);
-        HETERO_TRY(const auto* types, file_.integers("tokenizer.ggml.token_type"));
-        if (types != nullptr && types->size() != tokens->size())
+        HETERO_TRY(const auto types, file_.integers("tokenizer.ggml.token_type"));
+        if (types && types->size() != tokens->size())
             return fail(Errc::bad_input, "tokenizer.ggml.token_type has {} entries, {} has {}: they must be equal",
                         types->size(), kTokens, tokens->size());
-        if (types == nullptr && !parts_.byte_level)
+        if (!types && !parts_.byte_level)
             return fail(Errc::bad_input,
                         "tokenizer.ggml.token_type is missing; without it byte and control tokens are not known");
         HETERO_TRY(const auto name, file_.string("general.name"));
@@ -63,7 +63,7 @@ private:
         std::vector<TokenKind> kinds(tokens->size(), TokenKind::normal);
         for (std::size_t i = 0; i < tokens->size(); ++i) {
             const std::string_view token = (*tokens)[i];
-            const std::int64_t type = types != nullptr ? (*types)[i] : std::int64_t{kNormal};
+            const std::int64_t type = types ? (*types)[i] : std::int64_t{kNormal};
             if (!is_valid_utf8(token)) return fail(Errc::bad_input, "{}: token {} is not valid UTF-8", kTokens, i);
             const auto id = static_cast<TokenId>(i);
             switch (type) {
@@ -129,8 +129,8 @@ private:
         parts_.ignore_merges = split->ignore_merges;
         parts_.adds_bos = split->adds_bos;
 
-        HETERO_TRY(const auto* merges, file_.strings("tokenizer.ggml.merges"));
-        if (merges == nullptr) return fail(Errc::bad_input, "tokenizer.ggml.merges is missing");
+        HETERO_TRY(const auto merges, file_.strings("tokenizer.ggml.merges"));
+        if (!merges) return fail(Errc::bad_input, "tokenizer.ggml.merges is missing");
         parts_.merges.reserve(merges->size());
         std::string bytes;  // of both parts, one after the other
         for (std::size_t i = 0; i < merges->size(); ++i) {
@@ -176,8 +176,8 @@ private:
         parts_.fuse_unknown = true;
         parts_.adds_bos = true;
 
-        HETERO_TRY(const auto* scores, file_.numbers("tokenizer.ggml.scores"));
-        if (scores == nullptr) return fail(Errc::bad_input, "tokenizer.ggml.scores is missing");
+        HETERO_TRY(const auto scores, file_.numbers("tokenizer.ggml.scores"));
+        if (!scores) return fail(Errc::bad_input, "tokenizer.ggml.scores is missing");
         if (scores->size() != tokens_)
             return fail(Errc::bad_input, "tokenizer.ggml.scores has {} entries, {} has {}: they must be equal",
                         scores->size(), kTokens, tokens_);

@@ -135,6 +135,7 @@ Result<LoadedModel> load_alone(const ModelOptions& options) {
     HETERO_TRY(loaded.tokenizer, load_tokenizer(*loaded.model));
     loaded.identity = engine::identity_of(*loaded.model, loaded.tokenizer ? loaded.tokenizer->digest() : Digest{});
     loaded.layer_shapes = engine::layer_shapes(*loaded.model);
+    release_free_memory();  // that of the file's vocabulary: what follows is large, and would lie beside it
     loaded.load_ms = milliseconds_since(start);
     return loaded;
 }

@@ -148,8 +148,8 @@ TEST_CASE("the tensors of a GGUF that another program wrote") {
     }
     for (const char* key : {"tokenizer.ggml.tokens", "tokenizer.ggml.merges"}) {
         CAPTURE(key);
-        const auto* theirs = must(gguf->gguf->strings(key));
-        REQUIRE(theirs != nullptr);
+        const auto theirs = must(gguf->gguf->strings(key));
+        REQUIRE(theirs.has_value());
         REQUIRE(find(to_gguf, key) != nullptr);
         const auto& ours = std::get<std::vector<std::string>>(*find(to_gguf, key));
         CHECK((std::vector<std::string>(theirs->begin(), theirs->end()) == ours));

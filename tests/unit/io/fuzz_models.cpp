@@ -76,7 +76,7 @@ std::uint64_t read_strings(const io::GgufFile& file) {
     for (const auto& [key, value] : file.metadata()) {
         if (const auto* text = std::get_if<std::string_view>(&value)) sum += std::hash<std::string_view>{}(*text);
         const auto strings = file.strings(key);
-        if (!strings || *strings == nullptr) continue;
+        if (!strings || !*strings) continue;
         for (const std::string_view text : **strings) sum += std::hash<std::string_view>{}(text);
     }
     return sum;

@@ -100,7 +100,6 @@ TEST_CASE("a GGUF keeps every type of metadata, byte for byte, and its tensors")
         must(file.publish());
     }
     const auto read = must(GgufFile::open(path));
-    CHECK(read->metadata() == types->metadata());
     REQUIRE(read->raw_metadata().size() == types->raw_metadata().size());
     for (std::size_t i = 0; i < read->raw_metadata().size(); ++i) {
         CHECK(read->raw_metadata()[i].key == types->raw_metadata()[i].key);
@@ -153,13 +152,15 @@ TEST_CASE("metadata values have the types that were given") {
     CHECK(*read->numbers("f32s").value() == std::vector<double>{0.5, -1.25});
     CHECK(*read->strings("texts").value() == std::vector<std::string_view>{"a", "", "\xE6\x97\xA5"});
     const auto& flags = std::get<GgufArray>(read->metadata().find("flags")->second);
-    CHECK(std::get<std::vector<bool>>(flags) == std::vector<bool>{true, false, true});
+    CHECK(flags.kind == GgufArray::Kind::booleans);
+    CHECK(flags.size == 3);
     written.check(*read);
     // The number of each type, as the format has it.
     const std::pair<std::string_view, std::uint32_t> numbers[] = {{"u32", 4},  {"i32", 5},  {"f32", 6},
                                                                   {"yes", 7},  {"text", 8}, {"u32s", 9},
                                                                   {"u64", 10}, {"i64", 11}, {"f64", 12}};
     for (const GgufRawKey& key : read->raw_metadata()) {
+        if (key.key == "flags") CHECK(std::memcmp(key.value.data() + key.value.size() - 3, "\1\0\1", 3) == 0);
         for (const auto& [name, number] : numbers) {
             if (key.key == name) CHECK(std::memcmp(key.value.data(), &number, 4) == 0);
         }

@@ -39,17 +39,18 @@ tl::unexpected<Error> File::failure(const std::string& what) const {
 }
 
 Result<std::unique_ptr<File>> File::open(std::unique_ptr<ByteStore> store) {
-    HETERO_TRY(const std::uint64_t root, check_superblock(*store));
-    HETERO_CHECK(check_object(*store, root, "/"));
-    const bool ready = library().ready;
-    const Quiet quiet;
-    if (!ready) return fail(Errc::internal, "the HDF5 library does not start ({})", library_reason());
+    HETERO_TRY(const Superblock superblock, check_superblock(*store));
     std::unique_ptr<File> file(new File(std::move(store)));
-    const Id access = access_list(file->channel_.get());
-    if (!access) return fail(Errc::internal, "HDF5 access list ({})", library_reason());
-    file->id_ = H5Fopen("store", H5F_ACC_RDONLY, access.get());
-    if (file->id_ < 0) return file->failure("damaged: HDF5 cannot open it");
+    HETERO_TRY(file->root_, read_header(*file->store_, superblock.root, "/"));
+    file->headers_tell_ = !superblock.has_extension;
     return file;
+}
+
+std::int64_t File::id() {
+    if (id_ >= 0 || !library().ready) return id_;
+    const Quiet quiet;
+    if (const Id access = access_list(channel_.get())) id_ = H5Fopen("store", H5F_ACC_RDONLY, access.get());
+    return id_;
 }
 
 Result<std::unique_ptr<File>> File::create(std::unique_ptr<ByteStore> store) {
@@ -67,10 +68,13 @@ Result<std::unique_ptr<File>> File::create(std::unique_ptr<ByteStore> store) {
 }
 
 Result<Node> File::root() {
+    if (root_ != nullptr && headers_tell_ && root_->is_group) return Node(this, -1, "/", root_);
+    const hid_t file = id();
     const Quiet quiet;
-    const hid_t id = H5Gopen2(id_, "/", H5P_DEFAULT);
-    if (id < 0) return failure("damaged: the root group cannot be opened");
-    return Node(this, id, "/");
+    if (file < 0) return failure("damaged: HDF5 cannot open it");
+    const hid_t root = H5Gopen2(file, "/", H5P_DEFAULT);
+    if (root < 0) return failure("damaged: the root group cannot be opened");
+    return Node(this, root, "/");
 }
 
 Status File::finish() {

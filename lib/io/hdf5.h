@@ -6,8 +6,9 @@
 //   systems locks fail, and a viewer may hold one), an image in memory is used in place, and a failed write is known
 //   with the system's reason, also where H5Fclose hides it.
 // - Only superblock versions 2 and 3 are opened: from these on, metadata carry checksums. Superblock and object headers
-//   are checked before the library decodes them, as it follows wrong sizes beyond what is there. Strings of variable
-//   length lie in global heaps, which have none: they are read here, every number checked, and never by the library.
+//   are checked before the library decodes them, as it follows wrong sizes beyond what is there. What they say plainly
+//   is read from them, so that the library is not even started for a file of ours. Strings of variable length lie in
+//   global heaps, which have no checksums: they are read here, every number checked, and never by the library.
 // - Numbers are handed over in the file's own type. The library converts nothing: 1.10.8 rounds float to half wrongly.
 //
 // Format: https://docs.hdfgroup.org/hdf5/develop/_f_m_t3.html
@@ -35,7 +36,8 @@ class ByteStore {
 public:
     virtual ~ByteStore() = default;
     [[nodiscard]] virtual std::uint64_t size() const noexcept = 0;
-    virtual Status read_at(std::uint64_t offset, std::span<std::byte> out) = 0;  // all of it, or bad_input
+    // All of it, or bad_input. Several threads may read at once while nobody writes.
+    virtual Status read_at(std::uint64_t offset, std::span<std::byte> out) = 0;
     virtual Status write_at(std::uint64_t offset, std::span<const std::byte> bytes) = 0;
     // The same, at some time before settle() has returned; until then `owner` keeps the bytes. Errors: of this write or
     // of an earlier one.
@@ -83,6 +85,7 @@ struct Extent {
 using Value = std::variant<std::string, std::int64_t, double, bool>;
 
 class File;
+struct ObjectHeader;
 
 // While it lives the calling thread has the library to itself: a row of small calls then takes one turn instead of one
 // each. Not to be held while waiting for another thread.
@@ -131,7 +134,7 @@ public:
     Status write(std::span<const std::byte> bytes, std::shared_ptr<const void> owner = nullptr);
     [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }  // in the file, of what it has
     Status read(std::span<std::byte> out) const;
-    Status read_at(std::uint64_t begin, std::span<std::byte> out) const;  // some of them
+    Status read_at(std::uint64_t begin, std::span<std::byte> out) const;  // some of them; by several threads at once
 
 private:
     friend class File;
@@ -143,14 +146,23 @@ private:
         if constexpr (std::is_same_v<T, double>) return Kind::number;
         if constexpr (std::is_same_v<T, bool>) return Kind::boolean;
     }
-    Node(File* file, std::int64_t id, std::string path) : file_(file), id_(id), path_(std::move(path)) {}
+    Node(File* file, std::int64_t id, std::string path, std::shared_ptr<const ObjectHeader> header = nullptr)
+        : file_(file), id_(id), path_(std::move(path)), header_(std::move(header)) {}
+    // Of the library, which is asked to open the object where it has not been yet; below 0: it cannot.
+    [[nodiscard]] std::int64_t id() const;
     Result<std::optional<Value>> read_attribute(const std::string& name, Kind kind) const;
+    Result<std::optional<Value>> ask_attribute(const std::string& name, Kind kind) const;  // the library
     [[nodiscard]] std::string child_path(const std::string& name) const;
-    Status check_child(const std::string& name, const std::string& path) const;  // that it is there and safe to open
+    // That it is there and safe to open. While the file is written: null.
+    Result<std::shared_ptr<const ObjectHeader>> check_child(const std::string& name, const std::string& path) const;
+    // Fills extent_, bytes_ and offset_.
+    Status ask_extent();  // the library
+    Status place(std::uint64_t offset, std::optional<std::uint64_t> bytes);
 
     File* file_;
-    std::int64_t id_;
+    mutable std::int64_t id_;
     std::string path_;
+    std::shared_ptr<const ObjectHeader> header_;  // null: the library is asked about everything
     Extent extent_;
     std::uint64_t bytes_ = 0;
     std::uint64_t offset_ = 0;
@@ -179,6 +191,8 @@ public:
 private:
     friend class Node;
     explicit File(std::unique_ptr<ByteStore> store);
+    // Of the library, which opens a file for reading when it is first asked about it; below 0: it cannot.
+    [[nodiscard]] std::int64_t id();
     bool close();
     void leave_to_library();  // the library may come back to the channel as long as the process lives
     [[nodiscard]] tl::unexpected<Error> failure(const std::string& what) const;
@@ -186,6 +200,8 @@ private:
     std::unique_ptr<ByteStore> store_;
     std::unique_ptr<Channel> channel_;
     std::int64_t id_ = -1;
+    std::shared_ptr<const ObjectHeader> root_;  // of a file for reading
+    bool headers_tell_ = true;                  // false: the library is asked about everything
 };
 
 }  // namespace h5

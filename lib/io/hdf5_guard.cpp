@@ -20,11 +20,16 @@ T load(Bytes bytes, std::size_t offset) {
 
 enum MessageType : std::uint8_t {
     dataspace = 1,
+    link_info = 2,
     datatype = 3,
     fill_value = 5,
+    link = 6,
+    external_files = 7,
     layout = 8,
+    filters = 11,
     attribute = 12,
-    continuation = 16
+    continuation = 16,
+    attribute_info = 21
 };
 enum TypeClass : std::uint8_t { fixed_point = 0, floating_point = 1, string = 3, enumeration = 8, variable_length = 9 };
 constexpr std::size_t max_chunk_bytes = 16U << 20;
@@ -87,18 +92,47 @@ std::optional<std::uint32_t> element_size(Bytes bytes, int depth = 0) {
     }
 }
 
-bool attribute_fits(Bytes bytes) {
-    if (bytes.size() < 9) return false;
+// nullopt where it does not fit its bytes.
+std::optional<ObjectHeader::Attribute> read_attribute(Bytes bytes) {
+    if (bytes.size() < 9) return std::nullopt;
     const auto version = load<std::uint8_t>(bytes, 0);
-    if ((version != 2 && version != 3) || load<std::uint8_t>(bytes, 1) != 0) return false;  // nothing shared
+    if ((version != 2 && version != 3) || load<std::uint8_t>(bytes, 1) != 0) return std::nullopt;  // nothing shared
     const std::size_t head = version == 3 ? 9 : 8;
     const std::size_t name = load<std::uint16_t>(bytes, 2), type = load<std::uint16_t>(bytes, 4),
                       space = load<std::uint16_t>(bytes, 6);
-    if (name == 0 || bytes.size() - head < name + type + space || bytes[head + name - 1] != std::byte{0}) return false;
-    const auto size = element_size(bytes.subspan(head + name, type));
-    const auto count = count_elements(bytes.subspan(head + name + type, space));
-    const std::size_t data = bytes.size() - head - name - type - space;
-    return size && *size != 0 && count && *count <= data / *size;
+    if (name == 0 || bytes.size() - head < name + type + space || bytes[head + name - 1] != std::byte{0})
+        return std::nullopt;
+    ObjectHeader::Attribute read{{reinterpret_cast<const char*>(bytes.data() + head), name - 1},
+                                 bytes.subspan(head + name, type),
+                                 bytes.subspan(head + name + type, space),
+                                 bytes.subspan(head + name + type + space)};
+    const auto size = element_size(read.type);
+    const auto count = count_elements(read.space);
+    if (!size || *size == 0 || !count || *count > read.data.size() / *size) return std::nullopt;
+    return read;
+}
+
+// nullopt where it is not a hard link, or does not fit its bytes.
+std::optional<ObjectHeader::Link> read_link(Bytes bytes) {
+    constexpr std::uint8_t has_order = 4, has_type = 8, has_charset = 16;
+    if (bytes.size() < 2 || load<std::uint8_t>(bytes, 0) != 1) return std::nullopt;
+    const auto flags = load<std::uint8_t>(bytes, 1);
+    const std::size_t width = std::size_t{1} << (flags & 3);
+    const std::size_t head = 2 + ((flags & has_type) != 0 ? 1 : 0) + ((flags & has_order) != 0 ? 8 : 0) +
+                             ((flags & has_charset) != 0 ? 1 : 0);
+    if (bytes.size() < head + width || ((flags & has_type) != 0 && load<std::uint8_t>(bytes, 2) != 0))
+        return std::nullopt;
+    std::uint64_t name = 0;
+    std::memcpy(&name, bytes.data() + head, width);
+    const Bytes rest = bytes.subspan(head + width);
+    if (name == 0 || name > rest.size() || rest.size() - name < 8) return std::nullopt;
+    return ObjectHeader::Link{{reinterpret_cast<const char*>(rest.data()), name}, load<std::uint64_t>(rest, name)};
+}
+
+// Of link info and attribute info: whether all are in the header. `head`: bytes before the address of the others.
+bool none_elsewhere(Bytes bytes, std::size_t head) {
+    return bytes.size() >= head + 8 && load<std::uint8_t>(bytes, 0) == 0 &&
+           load<std::uint64_t>(bytes, head) == UINT64_MAX;
 }
 
 bool layout_fits(Bytes bytes) {
@@ -123,7 +157,8 @@ bool fill_value_fits(Bytes bytes) {
 
 class Walk {
 public:
-    Walk(ByteStore& store, const std::string& path) : store_(store), path_(path), budget_(store.size()) {}
+    Walk(ByteStore& store, const std::string& path, ObjectHeader& out)
+        : store_(store), path_(path), out_(out), budget_(store.size()) {}
 
     Status object(std::uint64_t address) {
         std::array<std::byte, 34> start{};  // the longest prefix of a header of version 2
@@ -160,7 +195,7 @@ private:
             size + head + 4 > file_bytes - address)
             return damaged("object header: it is longer than the file");
         budget_ -= size + head + 4;
-        std::vector<std::byte> bytes(head + size + 4);
+        std::vector<std::byte>& bytes = out_.chunks.emplace_back(head + size + 4);
         HETERO_CHECK(store_.read_at(address, bytes));
         const Bytes covered = Bytes(bytes).first(head + size);
         const bool follows = head == 4;
@@ -186,9 +221,11 @@ private:
         switch (type) {
             case dataspace:
                 fits = count_elements(bytes).has_value();
+                out_.space = bytes;
                 break;
             case datatype:
                 fits = element_size(bytes).has_value();
+                out_.type = bytes;
                 break;
             case fill_value:
                 fits = fill_value_fits(bytes);
@@ -198,10 +235,34 @@ private:
                     return fail(Errc::bad_input,
                                 "{}: stored in chunks, or damaged; contiguous storage without filters is expected",
                                 path_);
+                out_.layout = bytes;
                 break;
-            case attribute:
-                fits = attribute_fits(bytes);
+            case filters:
+            case external_files:
+                out_.plain_data = false;
                 break;
+            case link_info:
+                out_.is_group = true;
+                if (bytes.size() < 2 || !none_elsewhere(bytes, (load<std::uint8_t>(bytes, 1) & 1) != 0 ? 10 : 2))
+                    out_.all_links = false;
+                break;
+            case link:
+                if (const auto read = read_link(bytes)) {
+                    out_.links.push_back(*read);
+                } else {
+                    out_.all_links = false;
+                }
+                break;
+            case attribute_info:
+                if (bytes.size() < 2 || !none_elsewhere(bytes, (load<std::uint8_t>(bytes, 1) & 1) != 0 ? 4 : 2))
+                    out_.all_attributes = false;
+                break;
+            case attribute: {
+                const auto read = read_attribute(bytes);
+                fits = read.has_value();
+                if (fits) out_.attributes.push_back(*read);
+                break;
+            }
             case continuation:
                 fits = bytes.size() >= 16;
                 if (fits) more_.emplace_back(load<std::uint64_t>(bytes, 0), load<std::uint64_t>(bytes, 8));
@@ -216,6 +277,7 @@ private:
 
     ByteStore& store_;
     const std::string& path_;
+    ObjectHeader& out_;
     std::uint64_t budget_;  // the chunks of a header do not overlap
     std::size_t message_head_ = 4;
     std::vector<std::pair<std::uint64_t, std::uint64_t>> more_;
@@ -223,8 +285,11 @@ private:
 
 }  // namespace
 
-Status check_object(ByteStore& store, std::uint64_t address, const std::string& path) {
-    return Walk(store, path).object(address);
+Result<std::shared_ptr<const ObjectHeader>> read_header(ByteStore& store, std::uint64_t address,
+                                                        const std::string& path) {
+    auto header = std::make_shared<ObjectHeader>();
+    HETERO_CHECK(Walk(store, path, *header).object(address));
+    return header;
 }
 
 }  // namespace hetero::io::h5

@@ -26,6 +26,7 @@ Node::Node(Node&& other) noexcept
     : file_(other.file_),
       id_(std::exchange(other.id_, -1)),
       path_(std::move(other.path_)),
+      header_(std::move(other.header_)),
       extent_(std::move(other.extent_)),
       bytes_(other.bytes_),
       offset_(other.offset_) {}
@@ -35,6 +36,7 @@ Node& Node::operator=(Node&& other) noexcept {
         std::swap(file_, other.file_);
         std::swap(id_, other.id_);
         std::swap(path_, other.path_);
+        std::swap(header_, other.header_);
         std::swap(extent_, other.extent_);
         std::swap(bytes_, other.bytes_);
         std::swap(offset_, other.offset_);
@@ -50,30 +52,50 @@ Node::~Node() {
 
 std::string Node::child_path(const std::string& name) const { return path_ == "/" ? path_ + name : path_ + "/" + name; }
 
-bool Node::has(const std::string& name) const noexcept {
+std::int64_t Node::id() const {
+    if (id_ >= 0) return id_;
+    const hid_t file = file_->id();
     const Quiet quiet;
-    return H5Lexists(id_, name.c_str(), H5P_DEFAULT) > 0;
+    if (file >= 0) id_ = H5Oopen(file, path_.c_str(), H5P_DEFAULT);
+    return id_;
+}
+
+bool Node::has(const std::string& name) const noexcept {
+    if (header_ != nullptr && header_->all_links) return header_->link(name) != nullptr;
+    const hid_t own = id();
+    const Quiet quiet;
+    return H5Lexists(own, name.c_str(), H5P_DEFAULT) > 0;
 }
 
 Result<std::uint64_t> Node::link_count() const {
+    if (header_ != nullptr && header_->all_links) return header_->links.size();
+    const hid_t own = id();
     const Quiet quiet;
     H5G_info_t info{};
-    if (H5Gget_info(id_, &info) < 0) return file_->failure(path_ + ": damaged group");
+    if (H5Gget_info(own, &info) < 0) return file_->failure(path_ + ": damaged group");
     return info.nlinks;
 }
 
-Status Node::check_child(const std::string& name, const std::string& path) const {
-    if (H5Lexists(id_, name.c_str(), H5P_DEFAULT) <= 0) return fail(Errc::bad_input, "{} is missing", path);
+Result<std::shared_ptr<const ObjectHeader>> Node::check_child(const std::string& name, const std::string& path) const {
+    if (header_ != nullptr && header_->all_links) {
+        const ObjectHeader::Link* link = header_->link(name);
+        if (link == nullptr) return fail(Errc::bad_input, "{} is missing", path);
+        return read_header(*file_->store_, link->address, path);
+    }
+    const hid_t own = id();
+    const Quiet quiet;
+    if (H5Lexists(own, name.c_str(), H5P_DEFAULT) <= 0) return fail(Errc::bad_input, "{} is missing", path);
 #if H5_VERSION_GE(1, 12, 0)
     H5L_info1_t link{};
-    const herr_t found = H5Lget_info1(id_, name.c_str(), &link, H5P_DEFAULT);
+    const herr_t found = H5Lget_info1(own, name.c_str(), &link, H5P_DEFAULT);
 #else
     H5L_info_t link{};
-    const herr_t found = H5Lget_info(id_, name.c_str(), &link, H5P_DEFAULT);
+    const herr_t found = H5Lget_info(own, name.c_str(), &link, H5P_DEFAULT);
 #endif
     if (found < 0) return file_->failure(path + ": damaged link");
     if (link.type != H5L_TYPE_HARD) return fail(Errc::bad_input, "{}: a soft or external link; none is expected", path);
-    return file_->channel_->writable ? Status{} : check_object(*file_->store_, link.u.address, path);
+    if (file_->channel_->writable) return nullptr;
+    return read_header(*file_->store_, link.u.address, path);
 }
 
 Result<Node> Node::create_group(const std::string& name, std::uint64_t links) {
@@ -112,55 +134,76 @@ Result<Node> Node::create_dataset(const std::string& name, const Extent& extent)
 }
 
 Result<Node> Node::open_group(const std::string& name) const {
-    const Quiet quiet;
     const std::string path = child_path(name);
-    HETERO_CHECK(check_child(name, path));
-    const hid_t id = H5Gopen2(id_, name.c_str(), H5P_DEFAULT);
-    if (id < 0) return file_->failure(path + ": damaged, or not a group");
-    return Node(file_, id, path);
+    HETERO_TRY(auto header, check_child(name, path));
+    if (!file_->headers_tell_) header = nullptr;
+    if (header != nullptr && header->is_group) return Node(file_, -1, path, std::move(header));
+    const hid_t own = id();
+    const Quiet quiet;
+    const hid_t opened = H5Gopen2(own, name.c_str(), H5P_DEFAULT);
+    if (opened < 0) return file_->failure(path + ": damaged, or not a group");
+    return Node(file_, opened, path, std::move(header));
 }
 
 Result<Node> Node::open_dataset(const std::string& name) const {
-    const Quiet quiet;
     const std::string path = child_path(name);
-    HETERO_CHECK(check_child(name, path));
-    const hid_t id = H5Dopen2(id_, name.c_str(), H5P_DEFAULT);
-    if (id < 0) return file_->failure(path + ": damaged, or not a dataset");
-    Node node(file_, id, path);
+    HETERO_TRY(auto header, check_child(name, path));
+    if (!file_->headers_tell_) header = nullptr;
+    if (header != nullptr) {
+        if (auto data = plain_data(*header)) {
+            Node node(file_, -1, path, std::move(header));
+            node.extent_ = {data->element, std::move(data->shape)};
+            HETERO_CHECK(node.place(data->offset, data->bytes));
+            return node;
+        }
+    }
+    const hid_t own = id();
+    const Quiet quiet;
+    const hid_t opened = H5Dopen2(own, name.c_str(), H5P_DEFAULT);
+    if (opened < 0) return file_->failure(path + ": damaged, or not a dataset");
+    Node node(file_, opened, path, std::move(header));
+    HETERO_CHECK(node.ask_extent());
+    return node;
+}
 
-    const Id creation(H5Dget_create_plist(id));
-    const Id type(H5Dget_type(id));
-    const Id space(H5Dget_space(id));
-    if (!creation || !type || !space) return file_->failure(path + ": damaged dataset");
+Status Node::ask_extent() {
+    const Id creation(H5Dget_create_plist(id_));
+    const Id type(H5Dget_type(id_));
+    const Id space(H5Dget_space(id_));
+    if (!creation || !type || !space) return file_->failure(path_ + ": damaged dataset");
     if (H5Pget_layout(creation.get()) != H5D_CONTIGUOUS || H5Pget_nfilters(creation.get()) != 0 ||
         H5Pget_external_count(creation.get()) != 0)
         return fail(Errc::bad_input, "{}: stored in chunks, compressed or in another file; contiguous is expected",
-                    path);
+                    path_);
     const std::optional<Element> element = element_of(type.get());
-    if (!element) return fail(Errc::bad_input, "{}: element type is none that hetero-kv(5) has", path);
-    node.extent_.element = *element;
+    if (!element) return fail(Errc::bad_input, "{}: element type is none that hetero-kv(5) has", path_);
+    extent_.element = *element;
 
     const int rank = H5Sget_simple_extent_ndims(space.get());
-    if (rank < 1 || rank > static_cast<int>(max_rank))
-        return fail(Errc::bad_input, "{}: rank {}, 1 to {} are expected", path, rank, max_rank);
-    std::array<hsize_t, max_rank> dims{};
-    if (H5Sget_simple_extent_dims(space.get(), dims.data(), nullptr) != rank)
-        return file_->failure(path + ": damaged dataset");
-    node.extent_.shape.assign(dims.begin(), dims.begin() + rank);
+    std::array<hsize_t, H5S_MAX_RANK> dims{};
+    if (rank < 0 || H5Sget_simple_extent_dims(space.get(), dims.data(), nullptr) != rank)
+        return file_->failure(path_ + ": damaged dataset");
+    extent_.shape.assign(dims.begin(), dims.begin() + rank);
+    return place(H5Dget_offset(id_), std::nullopt);
+}
 
+// `bytes`: of its storage, where that is known.
+Status Node::place(std::uint64_t offset, std::optional<std::uint64_t> bytes) {
+    const std::vector<std::uint64_t>& shape = extent_.shape;
+    if (shape.empty() || shape.size() > max_rank)
+        return fail(Errc::bad_input, "{}: rank {}, 1 to {} are expected", path_, shape.size(), max_rank);
     const std::uint64_t file_bytes = file_->store_->size();
-    node.bytes_ = element_bytes(*element);
+    bytes_ = element_bytes(extent_.element);
     bool fits = true;
-    for (const std::uint64_t n : node.extent_.shape) {
-        if (n != 0 && node.bytes_ > file_bytes / n) fits = false;
-        if (fits) node.bytes_ *= n;
+    for (const std::uint64_t n : shape) {
+        if (n != 0 && bytes_ > file_bytes / n) fits = false;
+        if (fits) bytes_ *= n;
     }
-    const haddr_t offset = node.bytes_ == 0 ? 0 : H5Dget_offset(id);
-    if (!fits || offset == HADDR_UNDEF || offset > file_bytes || node.bytes_ > file_bytes - offset)
-        return fail(Errc::bad_input, "{}: {} elements of {} do not lie within the file's {} bytes", path,
-                    shape_text(node.extent_.shape), element_name(*element), file_bytes);
-    node.offset_ = offset;
-    return node;
+    offset_ = fits && bytes_ == 0 ? 0 : offset;
+    if (!fits || offset_ > file_bytes || bytes_ > file_bytes - offset_ || (bytes && bytes_ != *bytes))
+        return fail(Errc::bad_input, "{}: {} elements of {} do not lie within the file's {} bytes", path_,
+                    shape_text(shape), element_name(extent_.element), file_bytes);
+    return {};
 }
 
 // Space was taken when the dataset was made, and its bytes are the file's own: the library has no part in writing them.
@@ -227,15 +270,35 @@ Status Node::set(const std::string& name, const Value& value) {
 }
 
 Result<std::optional<Value>> Node::read_attribute(const std::string& name, Kind kind) const {
+    const ObjectHeader::Attribute* attribute = header_ == nullptr ? nullptr : header_->attribute(name);
+    if (attribute == nullptr) {
+        return header_ != nullptr && header_->all_attributes ? std::optional<Value>{} : ask_attribute(name, kind);
+    }
+    std::optional<Value> value;
+    if (kind == Kind::integer) value = plain_integer(*attribute);
+    if (kind == Kind::number) value = plain_number(*attribute);
+    if (kind == Kind::boolean) value = plain_boolean(*attribute);
+    if (kind == Kind::string) {
+        if (const auto reference = plain_string(*attribute)) {
+            auto text = file_->channel_->heap.string(*file_->store_, *reference);
+            if (!text) return fail_with(text.error(), fmt::format("attribute {} of {}", name, path_));
+            value = std::move(*text);
+        }
+    }
+    return value ? value : ask_attribute(name, kind);
+}
+
+Result<std::optional<Value>> Node::ask_attribute(const std::string& name, Kind kind) const {
+    const hid_t own = id();
     const Quiet quiet;
     const auto damaged = [&] { return file_->failure(fmt::format("attribute {} of {}: damaged", name, path_)); };
     const auto mistyped = [&](std::string_view expected) {
         return fail(Errc::bad_input, "attribute {} of {}: not a single {}", name, path_, expected);
     };
-    const htri_t there = H5Aexists(id_, name.c_str());
+    const htri_t there = H5Aexists(own, name.c_str());
     if (there < 0) return damaged();
     if (there == 0) return std::optional<Value>{};
-    const Id attribute(H5Aopen(id_, name.c_str(), H5P_DEFAULT));
+    const Id attribute(H5Aopen(own, name.c_str(), H5P_DEFAULT));
     if (!attribute) return damaged();
     const Id space(H5Aget_space(attribute.get()));
     const Id type(H5Aget_type(attribute.get()));

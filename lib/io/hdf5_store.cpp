@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 #include <limits>
+#include <mutex>
 #include <optional>
 
 #include "base/errno_text.h"
@@ -23,12 +24,12 @@ class BlockCache {
 public:
     static constexpr std::size_t block_bytes = std::size_t{16} << 10, most_bytes = std::size_t{4} << 10;
 
-    // `out` from the copy of the block that it lies in, which `read` makes where there is none; false where it is not
-    // to be had so.
+    // `out`, at most most_bytes, from the copy of the block that it lies in, which `read` makes where there is none;
+    // false where it is not to be had so.
     template <class Read>
     bool get(std::uint64_t offset, std::span<std::byte> out, std::uint64_t file_bytes, const Read& read) {
         const std::uint64_t block = offset / block_bytes, begin = block * block_bytes, at = offset - begin;
-        if (out.size() > most_bytes || begin >= file_bytes) return false;
+        if (begin >= file_bytes) return false;
         const std::uint64_t there = std::min<std::uint64_t>(block_bytes, file_bytes - begin);
         if (at > there || out.size() > there - at) return false;
         Slot& slot = slots_[block % slots_.size()];
@@ -64,7 +65,10 @@ public:
 
     Status read_at(std::uint64_t offset, std::span<std::byte> out) override {
         const auto read = [this](std::uint64_t at, std::span<std::byte> block) { return read_file(at, block); };
-        if (!writable_ && !out.empty() && cache_.get(offset, out, size_, read)) return {};
+        if (!writable_ && !out.empty() && out.size() <= BlockCache::most_bytes) {
+            const std::lock_guard lock(cache_mutex_);
+            if (cache_.get(offset, out, size_, read)) return {};
+        }
         return read_file(offset, out);
     }
 
@@ -102,6 +106,7 @@ private:
     int fd_;
     std::uint64_t size_;
     bool writable_;
+    std::mutex cache_mutex_;
     BlockCache cache_;
     std::optional<WriteBehind> behind_{std::in_place, fd_};
 };

@@ -60,7 +60,7 @@ std::uint32_t metadata_checksum(std::span<const std::byte> key) {
     return c;
 }
 
-Result<std::uint64_t> check_superblock(ByteStore& store) {
+Result<Superblock> check_superblock(ByteStore& store) {
     std::array<std::byte, superblock_bytes> block{};
     const std::uint64_t size = store.size();
     HETERO_CHECK(store.read_at(0, std::span(block).first(std::min<std::uint64_t>(size, block.size()))));
@@ -95,7 +95,7 @@ Result<std::uint64_t> check_superblock(ByteStore& store) {
     if (end < size)
         return fail(Errc::bad_input, "{} bytes follow the end of the file ({} bytes, {} are expected)", size - end,
                     size, end);
-    return load<std::uint64_t>(block, 36);
+    return Superblock{load<std::uint64_t>(block, 36), load<std::uint64_t>(block, 20) != UINT64_MAX};
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

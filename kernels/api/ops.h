@@ -171,6 +171,9 @@ struct Ops {
     // unspecified) if any value is NaN or infinite. The sign of a zero is unspecified. Columns need a row at least.
     bool (*min_max_rows)(const KvValues& x, float* min, float* max);
     bool (*min_max_columns)(const KvValues& x, float* min, float* max);
+    // Copies rows to `y`, y_stride elements from row to row, past the caches where lines of 64 bytes are whole. False if any
+    // value is NaN or infinite; all are copied then, too. The two do not overlap. Exact.
+    bool (*copy_finite)(const KvValues& x, void* y, std::size_t y_stride);
     // f16 scales (and zeros) of n groups with these extremes. With a zero: the largest that is <= min, +0 for zero; then the
     // smallest scale that is >= (max - zero) / levels, computed in binary64. `zero` null: that of max / levels, max being the
     // largest magnitude. False if any is infinite.

@@ -494,6 +494,32 @@ void max_difference(const KvValues& x, const float* y, float* error) {
     with_type(x.type, [&](auto type) { max_difference_as<decltype(type)>(x, y, error); });
 }
 
+// 16-bit floats; those of 32 bits are rare here.
+bool copy_finite(const KvValues& x, void* y, std::size_t y_stride) {
+    if (x.type == DType::f32) return ref::copy_finite(x, y, y_stride);
+    constexpr std::size_t line = 2 * kWords;
+    const auto* in = static_cast<const Byte*>(x.data);
+    auto* out = static_cast<Byte*>(y);
+    const bool streams = (reinterpret_cast<std::uintptr_t>(out) | 2 * y_stride) % line == 0;
+    const std::size_t tail = x.n % kWords, whole = 2 * (x.n - tail);
+    I16x32 largest = splat_i16(0);
+    for (std::size_t row = 0; row < x.rows; ++row, in += 2 * x.stride, out += 2 * y_stride) {
+        for (std::size_t at = 0; at < whole; at += line) {
+            largest = max(largest, without_sign(load_i16(in + at)));
+            if (streams) {
+                stream_line(out + at, in + at);
+            } else {
+                store_i16(out + at, load_i16(in + at));
+            }
+        }
+        if (tail == 0) continue;
+        largest = max(largest, without_sign(load_words(in + whole, tail)));
+        std::memcpy(out + whole, in + whole, 2 * tail);
+    }
+    if (streams) stream_end();
+    return largest_word(largest) < (x.type == DType::f16 ? 0x7c00 : 0x7f80);  // infinity
+}
+
 void copy_streaming(void* to, const void* from, std::size_t bytes) {
     auto* out = static_cast<Byte*>(to);
     const auto* in = static_cast<const Byte*>(from);

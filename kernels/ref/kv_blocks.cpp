@@ -98,6 +98,17 @@ bool min_max_columns(const KvValues& x, float* min, float* max) {
     return finite;
 }
 
+bool copy_finite(const KvValues& x, void* y, std::size_t y_stride) {
+    bool finite = true;
+    const std::size_t bytes = dtype_info(x.type).block_bytes;
+    for (std::size_t row = 0; row < x.rows; ++row) {
+        std::memcpy(static_cast<std::byte*>(y) + row * y_stride * bytes,
+                    static_cast<const std::byte*>(x.data) + row * x.stride * bytes, x.n * bytes);
+        for (std::size_t i = 0; i < x.n; ++i) finite = finite && std::isfinite(value_at(x, row, i));
+    }
+    return finite;
+}
+
 bool group_scales(const float* min, const float* max, std::size_t n, int levels, std::uint16_t* scale,
                   std::uint16_t* zero) {
     bool finite = true;

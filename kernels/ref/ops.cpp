@@ -30,6 +30,7 @@ const Ops kOps = {
     .min_max = min_max,
     .min_max_rows = min_max_rows,
     .min_max_columns = min_max_columns,
+    .copy_finite = copy_finite,
     .group_scales = group_scales,
     .encode_rows = encode_rows,
     .encode_columns = encode_columns,

@@ -75,6 +75,7 @@ void hadamard(const float* x, float* y, std::size_t blocks, std::size_t n);
 // kv_blocks.cpp
 bool min_max_rows(const KvValues& x, float* min, float* max);
 bool min_max_columns(const KvValues& x, float* min, float* max);
+bool copy_finite(const KvValues& x, void* y, std::size_t y_stride);
 bool group_scales(const float* min, const float* max, std::size_t n, int levels, std::uint16_t* scale,
                   std::uint16_t* zero);
 bool encode_rows(const KvValues& x, int levels, std::uint16_t* scale, std::uint16_t* zero, std::uint8_t* q,

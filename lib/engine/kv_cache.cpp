@@ -25,25 +25,6 @@ float largest(DType dtype) {
     }
 }
 
-bool all_finite(DType dtype, const std::byte* bytes, std::size_t n) {
-    if (dtype == DType::f32) {
-        for (std::size_t i = 0; i < n; ++i) {
-            float value = 0;
-            std::memcpy(&value, bytes + i * sizeof(float), sizeof(float));
-            if (!std::isfinite(value)) return false;
-        }
-        return true;
-    }
-    const std::uint16_t exponent = dtype == DType::f16 ? 0x7C00U : 0x7F80U;
-    std::uint16_t found = 0;
-    for (std::size_t i = 0; i < n; ++i) {  // all of them, without a way out: it is done in vectors then
-        std::uint16_t value = 0;
-        std::memcpy(&value, bytes + i * sizeof(value), sizeof(value));
-        found |= static_cast<std::uint16_t>((value & exponent) == exponent);
-    }
-    return found == 0;
-}
-
 }  // namespace
 
 KvCache::KvCache(std::shared_ptr<KvPool> pool, std::uint64_t capacity) : pool_(std::move(pool)), capacity_(capacity) {
@@ -226,22 +207,21 @@ void KvCache::save(std::size_t layer, PartId part, std::uint64_t first, std::uin
 
 Status KvCache::load(std::size_t layer, PartId part, std::uint64_t first, std::uint64_t end,
                      std::span<const std::byte> in, std::uint32_t in_heads, std::uint32_t in_first) {
-    const std::size_t bytes = row_bytes(layer, part), token_bytes = in_heads * bytes,
-                      stride = kernels::dtype_bytes(dtype(), pool_->token_stride(layer, part));
+    const std::size_t bytes = row_bytes(layer, part), token_bytes = in_heads * bytes;
     const std::uint32_t dim = head_dim(layer, part);
     std::uint64_t token = first;
-    while (token < end) {  // a page at a time: looked at, then copied while it is in the cache
+    while (token < end) {  // a page at a time
         const std::uint64_t stop = std::min(end, (token / KvPool::page_tokens + 1) * KvPool::page_tokens);
         const std::byte* const source = in.data() + (token - first) * token_bytes + in_first * bytes;
-        const std::size_t seen = (stop - token - 1) * in_heads + heads(layer);  // heads, those of others between
-        if (!all_finite(dtype(), source, seen * dim))
-            HETERO_CHECK(refuse_not_finite(layer, part, token, stop, source, token_bytes));
+        bool finite = true;
         for (std::uint32_t head = 0; head < heads(layer); ++head) {
-            std::byte* target = row(layer, part, head, token);
-            const std::byte* from = source + head * bytes;
-            for (std::uint64_t i = token; i < stop; ++i, from += token_bytes, target += stride)
-                std::memcpy(target, from, bytes);
+            const kernels::KvValues values{dtype(), source + head * bytes, stop - token, std::size_t{in_heads} * dim,
+                                           dim};
+            finite =
+                kernels::ops().copy_finite(values, row(layer, part, head, token), pool_->token_stride(layer, part)) &&
+                finite;
         }
+        if (!finite) return refuse_not_finite(layer, part, token, stop, source, token_bytes);
         token = stop;
     }
     return {};
@@ -250,13 +230,12 @@ Status KvCache::load(std::size_t layer, PartId part, std::uint64_t first, std::u
 Status KvCache::refuse_not_finite(std::size_t layer, PartId part, std::uint64_t first, std::uint64_t end,
                                   const std::byte* in, std::size_t token_bytes) const {
     const std::size_t bytes = row_bytes(layer, part);
-    const std::uint32_t dim = head_dim(layer, part);
+    std::vector<float> values(head_dim(layer, part));
     for (std::uint64_t token = first; token < end; ++token, in += token_bytes) {
         for (std::uint32_t head = 0; head < heads(layer); ++head) {
-            if (all_finite(dtype(), in + head * bytes, dim)) continue;
-            std::vector<float> values(dim);
-            kernels::ops().dequantize(dtype(), in + head * bytes, values.data(), dim);
-            return not_finite(layer, part, token, head, values.data());
+            kernels::ops().dequantize(dtype(), in + head * bytes, values.data(), values.size());
+            const bool finite = std::all_of(values.begin(), values.end(), [](float one) { return std::isfinite(one); });
+            if (!finite) return not_finite(layer, part, token, head, values.data());
         }
     }
     return {};

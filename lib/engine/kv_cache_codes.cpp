@@ -71,9 +71,9 @@ Status KvCache::store_codes(std::size_t layer, PartId part, std::uint32_t head, 
         zero(format.zero_offset != 0 ? scale.size() : 0, memory.get());
     std::byte* to = tile(layer, part, head, token);
     const std::size_t row = token % page_tokens;
-    HETERO_CHECK(format.codec->encode_from(
-        format.params, {1, 1, static_cast<std::uint32_t>(format.head_dim), token}, kernels::DType::f16,
-        std::as_bytes(rounded), {{to + row * format.row_bytes, format.row_bytes}, scale, zero}, nullptr));
+    HETERO_CHECK(format.codec->encode_from(format.params, {1, 1, static_cast<std::uint32_t>(format.head_dim), token},
+                                           kernels::DType::f16, std::as_bytes(rounded),
+                                           {{to + row * format.row_bytes, format.row_bytes}, scale, zero}, nullptr));
     scatter(format, to, format.scale_offset, row, scale);
     if (!zero.empty()) scatter(format, to, format.zero_offset, row, zero);
     return {};

@@ -197,6 +197,12 @@ struct Session::Impl {
     // Tokens [first, end).
     Status import_part(const kv::Header& header, std::uint32_t layer, const kv::Part& part, PartId id,
                        std::uint64_t first, std::uint64_t end);
+    Result<std::uint32_t> heads_before(const kv::Header& header, std::uint32_t layer, PartId id) const;
+    Status check_values(const kv::Header& header, std::uint32_t layer, PartId id, const kv::Tensor& values,
+                        std::uint64_t n_tokens, std::size_t n_bytes) const;
+    // Before and after the parts of a layer; the first token that it stores.
+    Result<std::uint64_t> begin_import(const kv::Header& header, std::uint32_t layer, std::uint64_t n_tokens);
+    Status end_import(std::uint32_t layer, std::uint64_t first, std::uint64_t n_tokens);
     // KvCache::load() by all threads.
     Status load_values(std::uint32_t layer, PartId id, std::uint64_t first, std::uint64_t end,
                        std::span<const std::byte> in, std::uint32_t in_heads, std::uint32_t in_first);
@@ -515,26 +521,39 @@ Status Session::Impl::check_kind(const kv::Header& header, std::uint32_t layer) 
                 kv::to_text(here));
 }
 
+// Of the state's heads, how many come before those of this rank.
+Result<std::uint32_t> Session::Impl::heads_before(const kv::Header& header, std::uint32_t layer, PartId id) const {
+    const std::uint32_t heads = header.stored_heads();
+    const std::uint32_t own_first = cache.first_head(layer), own_end = own_first + cache.heads(layer);
+    if (own_first < header.shard.head_first || own_end > header.shard.head_first + heads) {
+        return fail(Errc::bad_input, "layer {}, {}: the state has the KV heads {} to {}, here {} to {} are needed",
+                    layer, kv::part_name(id), header.shard.head_first, header.shard.head_first + heads - 1, own_first,
+                    own_end - 1);
+    }
+    return own_first - header.shard.head_first;
+}
+
+Status Session::Impl::check_values(const kv::Header& header, std::uint32_t layer, PartId id, const kv::Tensor& values,
+                                   std::uint64_t n_tokens, std::size_t n_bytes) const {
+    const std::uint32_t heads = header.stored_heads(), dim = cache.head_dim(layer, id);
+    if (values.dtype == cache.dtype() && values.shape == std::vector<std::uint64_t>{n_tokens, heads, dim} &&
+        n_bytes == kernels::dtype_bytes(cache.dtype(), n_tokens * heads * dim)) {
+        return {};
+    }
+    return fail(Errc::bad_input, "layer {}, {}: {} bytes of {}, expected {} tokens of {} heads of {} {} values", layer,
+                kv::part_name(id), n_bytes, kernels::dtype_info(values.dtype).name, n_tokens, heads, dim,
+                kernels::dtype_info(cache.dtype()).name);
+}
+
 Status Session::Impl::import_part(const kv::Header& header, std::uint32_t layer, const kv::Part& part, PartId id,
                                   std::uint64_t first, std::uint64_t end) {
     const std::uint32_t heads = header.stored_heads(), dim = cache.head_dim(layer, id);
-    const std::uint32_t own_first = cache.first_head(layer), own_end = own_first + cache.heads(layer);
     const std::uint64_t n_tokens = end - first;
     const auto at = [&] { return fmt::format("layer {}, {}", layer, kv::part_name(id)); };
-    if (own_first < header.shard.head_first || own_end > header.shard.head_first + heads) {
-        return fail(Errc::bad_input, "{}: the state has the KV heads {} to {}, here {} to {} are needed", at(),
-                    header.shard.head_first, header.shard.head_first + heads - 1, own_first, own_end - 1);
-    }
-    const std::uint32_t skipped = own_first - header.shard.head_first;
+    HETERO_TRY(const std::uint32_t skipped, heads_before(header, layer, id));
     if (!options.kv_codecs && part.scheme.codec == kernels::dtype_info(cache.dtype()).name) {
-        const kv::Tensor& values = part.values;
-        if (values.dtype != cache.dtype() || values.shape != std::vector<std::uint64_t>{n_tokens, heads, dim} ||
-            values.bytes.size() != kernels::dtype_bytes(cache.dtype(), n_tokens * heads * dim)) {
-            return fail(Errc::bad_input, "{}: {} bytes of {}, expected {} tokens of {} heads of {} {} values", at(),
-                        values.bytes.size(), kernels::dtype_info(values.dtype).name, n_tokens, heads, dim,
-                        kernels::dtype_info(cache.dtype()).name);
-        }
-        return load_values(layer, id, first, end, values.bytes, heads, skipped);
+        HETERO_CHECK(check_values(header, layer, id, part.values, n_tokens, part.values.bytes.size()));
+        return load_values(layer, id, first, end, part.values.bytes, heads, skipped);
     }
     if (options.kv_codecs) {
         const quant::Spec& spec = id == PartId::k ? options.kv_codecs->k : options.kv_codecs->v;
@@ -577,28 +596,43 @@ Status Session::Impl::load_values(std::uint32_t layer, PartId id, std::uint64_t 
     return errors.status();
 }
 
+Result<std::uint64_t> Session::Impl::begin_import(const kv::Header& header, std::uint32_t layer,
+                                                  std::uint64_t n_tokens) {
+    const std::size_t n_layers = model->program.kv.size();
+    HETERO_CHECK(check_geometry(header));
+    if (layer >= n_layers) return fail(Errc::usage, "there is no layer {}", layer);
+    if (n_tokens > cache.capacity()) {
+        return fail(Errc::usage, "a state of {} tokens does not fit a session of {}", n_tokens, cache.capacity());
+    }
+    if (imported.empty()) {
+        imported.assign(n_layers, false);
+        import_tokens = n_tokens;
+        position = 0;
+        cache.truncate(0);
+    }
+    if (import_tokens != n_tokens) {
+        return fail(Errc::bad_input, "layer {} has {} tokens, the layers before it {}", layer, n_tokens, import_tokens);
+    }
+    if (imported[layer]) return fail(Errc::usage, "layer {} is imported twice", layer);
+    HETERO_CHECK(check_kind(header, layer));
+    HETERO_CHECK(cache.prepare(0, n_tokens));
+    return header.layer_shape(layer).first_token(n_tokens);
+}
+
+Status Session::Impl::end_import(std::uint32_t layer, std::uint64_t first, std::uint64_t n_tokens) {
+    HETERO_CHECK(core->runner->put(cache, layer, first, n_tokens));
+    imported[layer] = true;
+    first_held[layer] = first;
+    if (std::find(imported.begin(), imported.end(), false) == imported.end()) {
+        imported.clear();
+        position = n_tokens;
+    }
+    return {};
+}
+
 Status Session::import_layer(const kv::Header& header, std::uint32_t layer, const kv::Layer& value,
                              std::uint64_t n_tokens) {
-    const std::size_t n_layers = impl_->model->program.kv.size();
-    HETERO_CHECK(impl_->check_geometry(header));
-    if (layer >= n_layers) return fail(Errc::usage, "there is no layer {}", layer);
-    if (n_tokens > capacity()) {
-        return fail(Errc::usage, "a state of {} tokens does not fit a session of {}", n_tokens, capacity());
-    }
-    if (impl_->imported.empty()) {
-        impl_->imported.assign(n_layers, false);
-        impl_->import_tokens = n_tokens;
-        impl_->position = 0;
-        impl_->cache.truncate(0);
-    }
-    if (impl_->import_tokens != n_tokens) {
-        return fail(Errc::bad_input, "layer {} has {} tokens, the layers before it {}", layer, n_tokens,
-                    impl_->import_tokens);
-    }
-    if (impl_->imported[layer]) return fail(Errc::usage, "layer {} is imported twice", layer);
-    HETERO_CHECK(impl_->check_kind(header, layer));
-    const std::uint64_t first = header.layer_shape(layer).first_token(n_tokens);
-    HETERO_CHECK(impl_->cache.prepare(0, n_tokens));
+    HETERO_TRY(const std::uint64_t first, impl_->begin_import(header, layer, n_tokens));
     try {
         for (const PartId id : {PartId::k, PartId::v}) {
             HETERO_CHECK(impl_->import_part(header, layer, value.part(id), id, first, n_tokens));
@@ -606,14 +640,40 @@ Status Session::import_layer(const kv::Header& header, std::uint32_t layer, cons
     } catch (const std::bad_alloc&) {
         return fail(Errc::resource, "out of memory while importing layer {} ({} tokens)", layer, n_tokens);
     }
-    HETERO_CHECK(impl_->core->runner->put(impl_->cache, layer, first, n_tokens));
-    impl_->imported[layer] = true;
-    impl_->first_held[layer] = first;
-    if (std::find(impl_->imported.begin(), impl_->imported.end(), false) == impl_->imported.end()) {
-        impl_->imported.clear();
-        impl_->position = n_tokens;
+    return impl_->end_import(layer, first, n_tokens);
+}
+
+bool Session::takes_stream(const kv::Header& header) const noexcept {
+    const std::string_view resident = kernels::dtype_info(kv_dtype()).name;
+    const auto same = [&](const kv::Scheme& scheme) { return scheme.codec == resident && !scheme.keeps_rows(); };
+    return !impl_->options.kv_codecs && std::all_of(header.k_schemes.begin(), header.k_schemes.end(), same) &&
+           std::all_of(header.v_schemes.begin(), header.v_schemes.end(), same);
+}
+
+Status Session::import_layer(const kv::Header& header, std::uint32_t layer, const kv::LayerStream& stream,
+                             std::uint64_t n_tokens) {
+    HETERO_TRY(const std::uint64_t first, impl_->begin_import(header, layer, n_tokens));
+    KvCache& cache = impl_->cache;
+    std::uint32_t skipped[2] = {};
+    for (const PartId id : {PartId::k, PartId::v}) {
+        HETERO_TRY(skipped[static_cast<std::size_t>(id)], impl_->heads_before(header, layer, id));
+        const kv::Tensor& values = stream.layer().part(id).values;
+        HETERO_CHECK(impl_->check_values(header, layer, id, values, n_tokens - first,
+                                         kernels::dtype_bytes(values.dtype, values.elements())));
     }
-    return {};
+    const std::size_t of_k = stream.chunks(PartId::k);
+    FirstError errors;
+    impl_->core->pool.parallel_for(of_k + stream.chunks(PartId::v), [&](std::size_t task, int) {
+        const PartId id = task < of_k ? PartId::k : PartId::v;
+        const auto load = [&](std::uint64_t begin, std::uint64_t end, std::span<const std::byte> rows) {
+            return cache.load(layer, id, first + begin, first + end, rows, header.stored_heads(),
+                              skipped[static_cast<std::size_t>(id)]);
+        };
+        Status read = stream.read(id, task < of_k ? task : task - of_k, load);
+        if (!read) errors.note(task, std::move(read).error());
+    });
+    HETERO_CHECK(errors.status());
+    return impl_->end_import(layer, first, n_tokens);
 }
 
 bool Session::can_truncate(std::uint64_t n_tokens) const noexcept {

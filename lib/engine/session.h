@@ -20,6 +20,7 @@
 #include "engine/plan.h"
 #include "engine/queries.h"
 #include "kv/state.h"
+#include "kv/stream.h"
 #include "model/model.h"
 
 namespace hetero::engine {
@@ -143,6 +144,11 @@ public:
     // with the model's: whether the state belongs to it (kv::compare) is the caller's question. Errors: bad_input
     // (another kind or shape, damaged sizes, a value that is not finite in the resident type).
     Status import_layer(const kv::Header& header, std::uint32_t layer, const kv::Layer& value, std::uint64_t n_tokens);
+    // The same without a copy between: whole pieces go into the cache, by all threads, while others are read. Only
+    // where takes_stream(): a state of floats in the resident type.
+    Status import_layer(const kv::Header& header, std::uint32_t layer, const kv::LayerStream& stream,
+                        std::uint64_t n_tokens);
+    [[nodiscard]] bool takes_stream(const kv::Header& header) const noexcept;
     // Forgets tokens from the end. Where the cache came from a state whose layers keep only a window, no more than the
     // last token can be forgotten, or all: else usage.
     Status truncate(std::uint64_t n_tokens);

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/huge_pages.h"
+#include "base/stack_memory.h"
 #include "kv/canonical.h"
 #include "kv/file_attributes.h"
 #include "kv/file_layout.h"
@@ -15,6 +16,8 @@ namespace {
 
 namespace h5 = io::h5;
 using namespace layout;
+
+constexpr std::size_t stream_bytes = std::size_t{64} << 10;  // of a piece, unless a row is longer
 
 std::string hex32(std::int64_t value) { return fmt::format("{:08x}", value); }
 
@@ -61,6 +64,24 @@ public:
         }
     }
 
+    Result<std::unique_ptr<LayerStream>> read_stream() override {
+        const auto index = static_cast<std::uint32_t>(next_ % header_.identity.n_layers);
+        const auto plain = [&](PartId id) {
+            const Scheme& scheme = header_.scheme(index, id);
+            return !scheme.keeps_rows() && !quant::find_codec(scheme.codec)->has_scale();
+        };
+        if (verify_ != Verify::checksums || next_ == layer_count() || !plain(PartId::k) || !plain(PartId::v))
+            return nullptr;
+        try {
+            auto stream = std::make_unique<FileStream>(*this, next_ / header_.identity.n_layers, index);
+            if (auto status = stream->open(); !status) return fail_with(status.error(), name_);
+            ++next_;
+            return stream;
+        } catch (const std::bad_alloc&) {
+            return fail(Errc::resource, "{}: not enough memory for a layer", name_);
+        }
+    }
+
     // Header and tables have been checked against the root; a layer that is not handed out need not be right.
     Status skip_layer() override {
         if (next_ == layer_count()) return fail(Errc::internal, "{}: no layer is left to skip", name_);
@@ -78,6 +99,62 @@ private:
     struct OpenLayer {
         std::optional<h5::Node> group;
         std::array<std::optional<h5::Node>, 2> values;  // [PartId]
+    };
+
+    class FileStream final : public LayerStream {
+    public:
+        FileStream(FileSource& source, std::size_t sequence, std::uint32_t index)
+            : source_(source), sequence_(sequence), index_(index) {}
+        ~FileStream() override {
+            const h5::Turn turn;
+            arrays_.clear();
+        }
+        FileStream(const FileStream&) = delete;
+        FileStream& operator=(const FileStream&) = delete;
+
+        Status open() { return source_.open_arrays(sequence_, index_, layer_, arrays_); }
+
+        [[nodiscard]] const Layer& layer() const noexcept override { return layer_; }
+        [[nodiscard]] std::size_t chunks(PartId part) const override {
+            return chunk_count(layer_.part(part).values.shape[0], source_.header_.tokens_per_chunk);
+        }
+        Status read(PartId part, std::size_t chunk, TakeFn take) const override {
+            try {
+                return read_rows(part, chunk, take);
+            } catch (const std::bad_alloc&) {
+                return fail(Errc::resource, "{}: not enough memory for a piece of a layer", source_.name_);
+            }
+        }
+
+    private:
+        Status read_rows(PartId part, std::size_t chunk, TakeFn take) const {
+            const auto& [node, column] = arrays_[static_cast<std::size_t>(part)];
+            const std::uint64_t rows = layer_.part(part).values.shape[0], row_bytes = node.bytes() / rows;
+            const std::uint64_t unit = source_.header_.tokens_per_chunk, first = chunk * unit,
+                                end = std::min(first + unit, rows);
+            const std::uint64_t at_once = std::clamp<std::uint64_t>(stream_bytes / row_bytes, 1, end - first);
+            StackMemory<stream_bytes> memory;
+            std::pmr::vector<std::byte> rows_read(at_once * row_bytes, memory.get());
+            std::uint32_t crc = 0;
+            Status taken;
+            for (std::uint64_t row = first; row < end;) {
+                const std::uint64_t stop = std::min(row + at_once, end);
+                const std::span<std::byte> piece = std::span(rows_read).first((stop - row) * row_bytes);
+                HETERO_CHECK(node.read_at(row * row_bytes, piece));
+                crc = crc32c(piece, crc);
+                if (taken) taken = take(row, stop, piece);
+                row = stop;
+            }
+            HETERO_CHECK(
+                source_.check_crc(node, sequence_, index_, column, chunk, crc));  // what is damaged is no value
+            return taken;
+        }
+
+        FileSource& source_;
+        std::size_t sequence_;
+        std::uint32_t index_;
+        Layer layer_;
+        std::vector<std::pair<h5::Node, Column>> arrays_;  // K and V
     };
 
     [[nodiscard]] std::size_t layer_count() const { return header_.sequences.size() * header_.identity.n_layers; }
@@ -299,6 +376,7 @@ private:
         layer.verified.reset();
         std::vector<std::pair<h5::Node, Column>> arrays;
         HETERO_CHECK(open_arrays(s, index, layer, arrays));
+        for (const auto& [node, column] : arrays) resize_in_huge_pages(tensor_of(layer, column).bytes, node.bytes());
         HETERO_CHECK(check_layer(header_, s, index, layer));
         for (const auto& [node, column] : arrays) HETERO_CHECK(read_checked(node, s, index, column, layer));
         {
@@ -312,7 +390,7 @@ private:
         return {};
     }
 
-    // The layer's datasets, and memory for them in `layer`.
+    // The layer's datasets, and their types and shapes in `layer`.
     Status open_arrays(std::size_t s, std::uint32_t index, Layer& layer,
                        std::vector<std::pair<h5::Node, Column>>& arrays) {
         const h5::Turn turn;
@@ -380,7 +458,6 @@ private:
         Tensor& tensor = tensor_of(layer, column);
         tensor.dtype = *dtype;
         tensor.shape = std::move(shape);
-        resize_in_huge_pages(tensor.bytes, node.bytes());
         return std::move(node);
     }
 
@@ -400,7 +477,6 @@ private:
         constexpr std::size_t piece_bytes = std::size_t{256} << 10;
         const std::span<std::byte> all(tensor_of(layer, column).bytes);
         if (verify_ != Verify::checksums) return node.read(all);
-        const std::vector<std::uint32_t>& expected = crcs_of(tables_[s][index], column);
         const std::uint64_t size = chunk_bytes(header_, layer.part(part_of(column)))[array_of(column)];
         for (std::size_t chunk = 0, at = 0; at < all.size(); ++chunk) {
             const std::size_t end = std::min<std::uint64_t>(all.size(), at + size);
@@ -411,15 +487,20 @@ private:
                 crc = crc32c(piece, crc);
                 at += piece.size();
             }
-            if (chunk < expected.size() && crc == expected[chunk]) continue;
-            const auto [first, stop] = tokens_of_chunk(s, index, column, chunk);
-            return fail(
-                Errc::bad_input,
-                "{} is damaged: sequence {}, layer {}, chunk {} (tokens {} to {}): CRC-32C expected {}, found {}",
-                node.path(), header_.sequences[s].id, index, chunk, first, stop - 1,
-                chunk < expected.size() ? hex32(expected[chunk]) : "none", hex32(crc));
+            HETERO_CHECK(check_crc(node, s, index, column, chunk, crc));
         }
         return {};
+    }
+
+    Status check_crc(const h5::Node& node, std::size_t s, std::uint32_t index, Column column, std::size_t chunk,
+                     std::uint32_t crc) const {
+        const std::vector<std::uint32_t>& expected = crcs_of(tables_[s][index], column);
+        if (chunk < expected.size() && crc == expected[chunk]) return {};
+        const auto [first, stop] = tokens_of_chunk(s, index, column, chunk);
+        return fail(Errc::bad_input,
+                    "{} is damaged: sequence {}, layer {}, chunk {} (tokens {} to {}): CRC-32C expected {}, found {}",
+                    node.path(), header_.sequences[s].id, index, chunk, first, stop - 1,
+                    chunk < expected.size() ? hex32(expected[chunk]) : "none", hex32(crc));
     }
 
     std::unique_ptr<h5::File> file_;

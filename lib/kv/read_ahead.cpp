@@ -41,6 +41,13 @@ public:
         return {};
     }
 
+    Result<std::unique_ptr<LayerStream>> read_stream() override {
+        if (stopped_ || thread_.joinable()) return nullptr;
+        auto stream = inner_->read_stream();
+        if (stream && *stream != nullptr) --left_;
+        return stream;
+    }
+
     Status finish() override {
         stop();
         if (result_ && !*result_) return *result_;

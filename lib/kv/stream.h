@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/function_ref.h"
 #include "base/result.h"
 #include "kv/state.h"
 
@@ -25,6 +26,21 @@ public:
     virtual Result<Layer> fetch() const = 0;
 };
 
+// A layer that lies in a file as values alone: they go where they are wanted in pieces that stay in a core's cache.
+// Not to outlive its source.
+class LayerStream {
+public:
+    virtual ~LayerStream() = default;
+    // Schemes, types and shapes, as they have been checked; the tensors have no bytes.
+    [[nodiscard]] virtual const Layer& layer() const noexcept = 0;
+    // Rows of a part's values that have one checksum.
+    [[nodiscard]] virtual std::size_t chunks(PartId part) const = 0;
+    // Hands out whole rows of a chunk in order, valid during the call, and then compares them with their checksum: what
+    // was given is not to be used where there is an error. Several threads may read chunks at once.
+    using TakeFn = FunctionRef<Status(std::uint64_t first_row, std::uint64_t end_row, std::span<const std::byte>)>;
+    virtual Status read(PartId part, std::size_t chunk, TakeFn take) const = 0;
+};
+
 class Source {
 public:
     virtual ~Source() = default;
@@ -33,6 +49,8 @@ public:
     virtual Result<Layer> read_layer() = 0;
     // The same, into `layer`, whose memory is used again; what it held is lost, also where there is an error.
     virtual Status read_into(Layer& layer);
+    // The same, to be read piece by piece; null: this source has it not so, and read_layer() gives it.
+    virtual Result<std::unique_ptr<LayerStream>> read_stream() { return nullptr; }
     // The same where the next layer lies in a device's memory; null: it does not, or nothing is known of that, and
     // read_layer() gives it.
     virtual Result<std::shared_ptr<const RemoteLayer>> read_remote() { return nullptr; }

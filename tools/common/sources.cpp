@@ -26,6 +26,11 @@ public:
         if (progress_) progress_->update(++done_);
         return {};
     }
+    Result<std::unique_ptr<kv::LayerStream>> read_stream() override {
+        auto stream = inner_->read_stream();
+        if (stream && *stream != nullptr && progress_) progress_->update(++done_);
+        return stream;
+    }
     Status skip_layer() override {
         HETERO_CHECK(inner_->skip_layer());
         if (progress_) progress_->update(++done_);
@@ -66,6 +71,12 @@ public:
         HETERO_CHECK(inner_->read_into(layer));
         ++next_layer_;
         return {};
+    }
+    Result<std::unique_ptr<kv::LayerStream>> read_stream() override {
+        HETERO_CHECK(skip_until_wanted());
+        auto stream = inner_->read_stream();
+        if (stream && *stream != nullptr) ++next_layer_;
+        return stream;
     }
     Status finish() override {
         HETERO_CHECK(skip_until_wanted());

@@ -207,8 +207,24 @@ private:
         HETERO_CHECK(session.truncate(0));
         Clock::duration importing{};
         kv::Layer layer;
+        const bool streams = held_.empty() && session.takes_stream(header_);
+        const auto in_state = [&](const Status& status) {
+            return fail_with(status.error(),
+                             fmt::format("{}: sequence {}", source_.name(), header_.sequences[index].id));
+        };
         for (std::uint32_t i = 0; i < header_.identity.n_layers; ++i) {
             const Clock::time_point start = Clock::now();
+            if (streams) {
+                HETERO_TRY(const auto stream, source_.read_stream());
+                if (stream != nullptr) {
+                    if (const Status taken = session.import_layer(header_, i, *stream, n_tokens); !taken)
+                        return in_state(taken);
+                    const Clock::time_point imported = Clock::now();
+                    trace::add("import", fmt::format("layer {}", i), start, imported);
+                    read_ms_ += to_milliseconds(imported - start);
+                    continue;
+                }
+            }
             if (held_.empty()) {
                 HETERO_CHECK(source_.read_into(layer));
             } else {
@@ -216,8 +232,7 @@ private:
             }
             const Clock::time_point there = Clock::now();
             if (const Status taken = session.import_layer(header_, i, layer, n_tokens); !taken) {
-                return fail_with(taken.error(),
-                                 fmt::format("{}: sequence {}", source_.name(), header_.sequences[index].id));
+                return in_state(taken);
             }
             const Clock::time_point imported = Clock::now();
             importing += imported - there;

@@ -79,6 +79,49 @@ TEST_CASE("extremes of rows and columns, of every type") {
                 }
 }
 
+TEST_CASE("rows are copied and looked at, of every type") {
+    Random random(34);
+    for (const Ops* ops : runnable_backends())
+        for (const DType type : kTypes)
+            for (const std::size_t n : lengths())
+                for (const std::size_t skew : {std::size_t{0}, std::size_t{1}}) {
+                    // Without a skew, lines of 64 bytes are whole in the copy. What lies between rows is not finite.
+                    constexpr std::size_t rows = 3;
+                    INFO(ops->name, " type ", static_cast<int>(type), " n ", n, " skew ", skew);
+                    const std::size_t size = type == DType::f32 ? 4 : 2,
+                                      y_stride = skew == 0 ? (n + 31) / 32 * 32 : n + 1;
+                    Block x(type, rows, n, 3, 1);
+                    x.fill([&](std::size_t r, std::size_t i) { return value_for(random, r + i); });
+                    Guarded<unsigned char> y(rows * y_stride * size, skew * size);
+                    const auto copied = [&](bool finite) {
+                        std::fill_n(y.data(), y.size(), static_cast<unsigned char>(0x5a));
+                        CHECK(ops->copy_finite(x.values(), y.data(), y_stride) == finite);
+                        for (std::size_t r = 0; r < rows; ++r) {
+                            const unsigned char* row = y.data() + r * y_stride * size;
+                            CHECK(std::memcmp(row, x.bytes.data() + r * x.stride * size, n * size) == 0);
+                            const auto untouched = [](unsigned char byte) { return byte == 0x5a; };
+                            CHECK(std::all_of(row + n * size, row + y_stride * size, untouched));
+                        }
+                        CHECK(y.intact());
+                    };
+                    copied(true);
+                    for (std::size_t i = 0; i < n; i += n < 40 ? 1 : 13) {
+                        const std::size_t row = i % rows, at = row * x.stride + i;
+                        const float kept = x.get(row, i);
+                        for (const float bad : {NAN, -NAN, INFINITY, -INFINITY}) {
+                            x.set(at, bad);
+                            copied(false);
+                            CHECK_FALSE(scalar().copy_finite(x.values(), y.data(), y_stride));
+                        }
+                        for (const float sign : {1.0F, -1.0F}) {  // the largest there is
+                            x.set(at, sign * (type == DType::f32 ? 3.4e38F : type == DType::f16 ? 65504.0F : 3.38e38F));
+                            copied(true);
+                        }
+                        x.set(at, kept);
+                    }
+                }
+}
+
 TEST_CASE("the scalar extremes are those of the values") {
     Random random(32);
     Block x(DType::f16, 5, 40, 2, 0);

@@ -148,8 +148,11 @@ TEST_CASE("a decode step takes no memory") {
 TEST_CASE("a decode step takes no memory with codes in the cache") {
     const auto model = tiny_model("gguf/llama-q8_0.gguf");
     constexpr const char* int4 = "had:int4:token:g16:asym";
-    for (const auto& [k, v] : {std::pair("int8", "int8"), {int4, int4}, {"fp8_e4m3fn", "fp8_e4m3fn"},
-                               {"int8:channel:g32:asym", "had:int8:token"}, {"int4:channel:g32:asym", int4}}) {
+    for (const auto& [k, v] : {std::pair("int8", "int8"),
+                               {int4, int4},
+                               {"fp8_e4m3fn", "fp8_e4m3fn"},
+                               {"int8:channel:g32:asym", "had:int8:token"},
+                               {"int4:channel:g32:asym", int4}}) {
         CAPTURE(std::string(k));
         check_steps_take_no_memory(model, engine::KvCodecs{must(quant::parse_spec(k)), must(quant::parse_spec(v))});
     }

@@ -17,6 +17,29 @@ kv::Header header_of(const Session& session) {
     return header;
 }
 
+// A layer in memory as one in a file is read: chunks of 100 rows in pieces of 7.
+class Pieces final : public kv::LayerStream {
+public:
+    explicit Pieces(kv::Layer layer) : layer_(std::move(layer)) {}
+    [[nodiscard]] const kv::Layer& layer() const noexcept override { return layer_; }
+    [[nodiscard]] std::size_t chunks(kv::PartId part) const override {
+        return (layer_.part(part).values.shape[0] + 99) / 100;
+    }
+    Status read(kv::PartId part, std::size_t chunk, TakeFn take) const override {
+        const kv::Tensor& values = layer_.part(part).values;
+        const std::uint64_t rows = values.shape[0], last = std::min<std::uint64_t>(rows, 100 * (chunk + 1));
+        const std::size_t row_bytes = values.bytes.size() / rows;
+        for (std::uint64_t row = 100 * chunk; row < last; row += 7) {
+            const std::uint64_t end = std::min(row + 7, last);
+            HETERO_CHECK(take(row, end, std::span(values.bytes).subspan(row * row_bytes, (end - row) * row_bytes)));
+        }
+        return {};
+    }
+
+private:
+    kv::Layer layer_;
+};
+
 }  // namespace
 
 TEST_CASE("what a state says of its model") {
@@ -232,6 +255,40 @@ TEST_CASE("a long state is taken by all threads: bit for bit, and the first of i
     const auto fresh = make_session(model, n_tokens, DType::f16, 256, 3);
     CHECK(
         has(error_of(fresh->import_layer(header, 0, damaged, tokens.size())), "layer 0, V, token 301, head 0, dim 3"));
+}
+
+TEST_CASE("a layer that is read in pieces is taken bit for bit, and its bad values are named") {
+    const auto model = tiny_model();
+    std::vector<TokenId> tokens(301);
+    for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<TokenId>(i * 7 % 512);
+    const auto source = make_session(model, 320);
+    prefill(*source, tokens);
+    kv::Header header = header_of(*source);
+    for (const kv::PartId id : {kv::PartId::k, kv::PartId::v}) header.schemes(id).assign(3, source->kv_scheme(id));
+    for (const int threads : {1, 3}) {
+        const auto target = make_session(model, 320, DType::f16, 256, threads);
+        REQUIRE(target->takes_stream(header));
+        for (std::uint32_t layer = 0; layer < 3; ++layer) {
+            const Pieces pieces(must(source->export_layer(layer)));
+            must(target->import_layer(header, layer, pieces, tokens.size()));
+        }
+        for (std::uint32_t layer = 0; layer < 3; ++layer) {
+            const kv::Layer left = must(source->export_layer(layer)), right = must(target->export_layer(layer));
+            CHECK(left.k.values.bytes == right.k.values.bytes);
+            CHECK(left.v.values.bytes == right.v.values.bytes);
+        }
+        kv::Layer damaged = must(source->export_layer(0));
+        const std::uint16_t nan = 0x7E00;
+        std::memcpy(damaged.v.values.bytes.data() + (std::size_t{201} * 2 * 16 + 16 + 3) * 2, &nan, 2);
+        const auto fresh = make_session(model, 320, DType::f16, 256, threads);
+        CHECK(has(error_of(fresh->import_layer(header, 0, Pieces(damaged), tokens.size())),
+                  "layer 0, V, token 201, head 1, dim 3"));
+        CHECK(has(error_of(fresh->import_layer(header, 1, Pieces(damaged), 300)), "layer 1 has 300 tokens"));
+    }
+    const auto short_of = make_session(model, 320);
+    CHECK(has(error_of(short_of->import_layer(header, 0, Pieces(must(source->export_layer(0))), 300)),
+              "layer 0, K: 19264 bytes"));
+    CHECK_FALSE(make_session(model, 320, DType::bf16)->takes_stream(header));
 }
 
 TEST_CASE("a state of another float type is converted, and refused where it does not fit") {

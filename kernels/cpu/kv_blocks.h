@@ -218,86 +218,124 @@ bool encode_rows_as(const KvValues& block, int levels, std::uint16_t* scale, std
     return true;
 }
 
-// Four vectors of columns. Codes that fill lines of memory go past the caches where `streaming`.
-template <class T, bool Signed, bool Short, bool Error>
-HETERO_INLINE void quantize_four_columns(const KvValues& x, std::size_t i, const Scales* by, bool divide,
-                                         std::uint8_t* q, std::size_t q_stride, bool streaming, F32x16& worst) {
-    F32x16 v[4];
+// Columns with their scales, 64 at a time, row by row, so that memory is read and written in order. Codes that fill
+// lines of memory go past the caches where `streaming`.
+constexpr std::size_t kFourVectors = 4 * kLanes, kMostColumns = 4 * kBatch;
+struct ColumnScales {
+    alignas(64) float scale[kMostColumns], reciprocal[kMostColumns], zero_point[kMostColumns];
+};
+template <class T, bool Signed, bool Zero, bool Short, bool Error>
+HETERO_INLINE void quantize_fours(const KvValues& x, const ColumnScales& columns, bool divide, std::uint8_t* q,
+                                  std::size_t q_stride, bool streaming, F32x16& worst) {
     for (std::size_t row = 0; row < x.rows; ++row, q += q_stride) {
-        const Byte* at = row_of<T>(x, row) + i * T::kBytes;
-        prefetch_some(at, 4 * kLanes * T::kBytes, x.rows * x.stride * T::kBytes);
+        const Byte* p = row_of<T>(x, row);
+        for (std::size_t i = 0; i + kFourVectors <= x.n; i += kFourVectors) {
+            const Byte* at = p + i * T::kBytes;
+            prefetch_some(at, kFourVectors * T::kBytes, x.rows * x.stride * T::kBytes);
+            F32x16 v[4];
+            Scales by[4];
 #pragma GCC unroll 4
-        for (std::size_t j = 0; j < 4; ++j) v[j] = T::get(at + j * kLanes * T::kBytes);
-        alignas(64) std::uint8_t line[4 * kLanes];
-        std::uint8_t* to = streaming ? line : q;
-        if (Short) {
-            quantize_short<Signed, Error, 4>(v, by, to, worst);
-        } else {
-            quantize_vectors<Signed, Error, 4>(v, by, divide, to, worst);
+            for (std::size_t j = 0; j < 4; ++j) {
+                const std::size_t column = i + j * kLanes;
+                v[j] = T::get(at + j * kLanes * T::kBytes);
+                by[j] = {load(columns.scale + column), load(columns.reciprocal + column),
+                         Zero ? load(columns.zero_point + column) : zero()};
+            }
+            alignas(64) std::uint8_t line[kFourVectors];
+            std::uint8_t* to = streaming ? line : q + i;
+            if (Short) {
+                quantize_short<Signed, Error, 4>(v, by, to, worst);
+            } else {
+                quantize_vectors<Signed, Error, 4>(v, by, divide, to, worst);
+            }
+            if (streaming) stream_line(q + i, line);
         }
-        if (streaming) stream_line(q, line);
     }
 }
 
-template <class T, bool Signed, bool Short>
-HETERO_INLINE void quantize_columns_as(const KvValues& x, const float* scale, const float* zero_point, std::uint8_t* q,
-                                       std::size_t q_stride, float* error, bool streaming) {
-    F32x16 worst = zero();
+// At most kMostColumns.
+template <class T, bool Signed, bool Zero, bool Short>
+HETERO_INLINE void quantize_some_columns(const KvValues& x, ColumnScales& columns, std::uint8_t* q,
+                                         std::size_t q_stride, float* error, bool streaming) {
+    F32x16 worst = zero(), most = zero();
     std::size_t i = 0;
-    const bool lines = streaming && (reinterpret_cast<std::uintptr_t>(q) | q_stride) % (4 * kLanes) == 0;
-    const auto scales_of = [&](std::size_t at, std::size_t n) {
-        const auto some = [&](const float* from) { return n < kLanes ? load(from + at, n) : load(from + at); };
-        const F32x16 s = some(scale);
-        return Scales{s, reciprocal_of(s), zero_point == nullptr ? zero() : some(zero_point)};
+    bool divide = false;
+    const auto scales_of = [&](std::size_t at) {
+        const F32x16 s = load(columns.scale + at);
+        return Scales{s, reciprocal_of(s), Zero ? load(columns.zero_point + at) : zero()};
     };
-    for (; i + 4 * kLanes <= x.n; i += 4 * kLanes) {
-        Scales by[4];
-        F32x16 most = zero();
-        bool divide = false;
-#pragma GCC unroll 4
-        for (std::size_t j = 0; j < 4; ++j) {
-            by[j] = scales_of(i + j * kLanes, kLanes);
-            divide |= !Short && any_needs_division(by[j].scale);
-            most = max(most, largest_errors(by[j].scale, by[j].zero_point));
-        }
-        if (__builtin_expect(error != nullptr && any_greater(most, splat(*error)), 0)) {
-            quantize_four_columns<T, Signed, Short, true>(x, i, by, divide, q + i, q_stride, lines, worst);
-            raise(error, worst);
-        } else {
-            quantize_four_columns<T, Signed, Short, false>(x, i, by, divide, q + i, q_stride, lines, worst);
-        }
+    for (; i + kLanes <= x.n; i += kLanes) {
+        const Scales by = scales_of(i);
+        store(columns.reciprocal + i, by.reciprocal);
+        divide |= !Short && any_needs_division(by.scale);
+        most = max(most, largest_errors(by.scale, by.zero_point));
     }
-    for (; i < x.n; i += kLanes) {
+    const bool lines = streaming && (reinterpret_cast<std::uintptr_t>(q) | q_stride) % kFourVectors == 0;
+    if (__builtin_expect(error != nullptr && any_greater(most, splat(*error)), 0)) {
+        quantize_fours<T, Signed, Zero, Short, true>(x, columns, divide, q, q_stride, lines, worst);
+    } else {
+        quantize_fours<T, Signed, Zero, Short, false>(x, columns, divide, q, q_stride, lines, worst);
+    }
+    for (i = x.n / kFourVectors * kFourVectors; i < x.n; i += kLanes) {
         const std::size_t n = x.n - i < kLanes ? x.n - i : kLanes;
-        const Scales by = scales_of(i, n);
+        const Scales by = scales_of(i);
         for (std::size_t row = 0; row < x.rows; ++row)
             quantize_last<Signed, true>(get_some<T>(row_of<T>(x, row), i, x.n), by, q + row * q_stride + i, n, worst);
-        if (error != nullptr) raise(error, worst);
     }
+    if (error != nullptr) raise(error, worst);
     if (lines) stream_end();
+}
+
+template <class T>
+HETERO_INLINE KvValues some_columns(const KvValues& x, std::size_t first) {
+    KvValues some = x;
+    some.data = row_of<T>(x, 0) + first * T::kBytes;
+    some.n = x.n - first < kMostColumns ? x.n - first : kMostColumns;
+    return some;
+}
+// What vectors of 16 read beyond n.
+HETERO_INLINE void clear_rest(float* values, std::size_t n) {
+    for (; n % kLanes != 0; ++n) values[n] = 0;
+}
+
+template <class T, bool Signed, bool Zero, bool Short>
+HETERO_INLINE void quantize_columns_as(const KvValues& x, const float* scale, const float* zero_point, std::uint8_t* q,
+                                       std::size_t q_stride, float* error) {
+    ColumnScales columns;
+    for (std::size_t first = 0; first < x.n; first += kMostColumns) {
+        const KvValues some = some_columns<T>(x, first);
+        std::memcpy(columns.scale, scale + first, some.n * sizeof *scale);
+        clear_rest(columns.scale, some.n);
+        if (Zero) {
+            std::memcpy(columns.zero_point, zero_point + first, some.n * sizeof *scale);
+            clear_rest(columns.zero_point, some.n);
+        }
+        quantize_some_columns<T, Signed, Zero, Short>(some, columns, q + first, q_stride, error, false);
+    }
 }
 
 // As many columns at once as keep a group of tokens in the cache next to the core.
 template <class T, bool Zero>
 bool encode_columns_as(const KvValues& x, int levels, std::uint16_t* scale, std::uint16_t* zero_point, std::uint8_t* q,
                        std::size_t q_stride, float* error, bool streaming) {
-    constexpr std::size_t most = 4 * kBatch;
-    alignas(64) float low[most] = {}, high[most] = {}, scales[most], zeros[most];
+    alignas(64) float low[kMostColumns], high[kMostColumns];
+    ColumnScales columns;
     std::uint16_t scale_bits[kBatch], zero_bits[kBatch];
-    for (std::size_t first = 0; first < x.n; first += most) {
-        KvValues part = x;
-        part.data = row_of<T>(x, 0) + first * T::kBytes;
-        part.n = x.n - first < most ? x.n - first : most;
-        if (!min_max_columns(part, Zero ? low : nullptr, high)) return false;
-        for (std::size_t at = 0; at < part.n; at += kBatch) {
-            const std::size_t n = part.n - at < kBatch ? part.n - at : kBatch;
-            if (!batch_scales<Zero>(low + at, high + at, n, levels, scale_bits, scales + at, zero_bits, zeros + at))
+    for (std::size_t first = 0; first < x.n; first += kMostColumns) {
+        const KvValues some = some_columns<T>(x, first);
+        if (!min_max_columns(some, Zero ? low : nullptr, high)) return false;
+        clear_rest(high, some.n);
+        if (Zero) clear_rest(low, some.n);
+        for (std::size_t at = 0; at < some.n; at += kBatch) {
+            const std::size_t n = some.n - at < kBatch ? some.n - at : kBatch;
+            if (!batch_scales<Zero>(low + at, high + at, n, levels, scale_bits, columns.scale + at, zero_bits,
+                                    columns.zero_point + at))
                 return false;
             std::memcpy(scale + first + at, scale_bits, n * sizeof scale_bits[0]);
             if (Zero) std::memcpy(zero_point + first + at, zero_bits, n * sizeof zero_bits[0]);
         }
-        quantize_columns_as<T, !Zero, !Zero && T::kBytes == 2>(part, scales, Zero ? zeros : nullptr, q + first,
-                                                               q_stride, error, streaming);
+        quantize_some_columns<T, !Zero, Zero, !Zero && T::kBytes == 2>(some, columns, q + first, q_stride, error,
+                                                                       streaming);
     }
     return true;
 }
@@ -438,8 +476,13 @@ void quantize_columns(const KvValues& x, const float* scale, const float* zero_p
         constexpr bool can_be_short = T::kBytes == 2;
         const auto run = [&](auto codes_signed) {
             constexpr bool kSigned = decltype(codes_signed)::value;
-            is_short ? quantize_columns_as<T, kSigned, can_be_short>(x, scale, zero_point, q, q_stride, error, false)
-                     : quantize_columns_as<T, kSigned, false>(x, scale, zero_point, q, q_stride, error, false);
+            if (is_short) {
+                quantize_columns_as<T, kSigned, false, can_be_short>(x, scale, nullptr, q, q_stride, error);
+            } else if (zero_point == nullptr) {
+                quantize_columns_as<T, kSigned, false, false>(x, scale, nullptr, q, q_stride, error);
+            } else {
+                quantize_columns_as<T, kSigned, true, false>(x, scale, zero_point, q, q_stride, error);
+            }
         };
         is_signed ? run(Yes{}) : run(No{});
     });

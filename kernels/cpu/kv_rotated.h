@@ -92,8 +92,10 @@ HETERO_INLINE void row_places(const Byte* first, std::size_t stride_bytes, std::
 
 template <class T, std::size_t N>
 HETERO_INLINE void load_heads(const Byte* const (&rows)[16], std::size_t ahead, Heads<N>& heads) {
-    for (const Byte* row : rows) prefetch_some(row, N * T::kBytes, ahead);
-    for (std::size_t block = 0; block < N / kLanes; ++block) {
+    constexpr std::size_t blocks = N / kLanes, rows_each = kLanes / blocks;
+    for (std::size_t block = 0; block < blocks; ++block) {
+        for (std::size_t r = block * rows_each; r < (block + 1) * rows_each; ++r)
+            prefetch_some(rows[r], N * T::kBytes, ahead);
         F32x16 v[kLanes];
 #pragma GCC unroll 16
         for (std::size_t r = 0; r < kLanes; ++r) {

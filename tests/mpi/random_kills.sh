@@ -45,7 +45,14 @@ check_outputs() {
   rm -f out.h5 out.tp*of3.h5
 }
 
-unfinished() { ls -A | grep -c '^\.out.*part$'; }
+# What a later transfer cannot go on with: such a file has a journal, and stays.
+unfinished() {
+  local part count=0
+  for part in .out*.part; do
+    [ ! -e "$part" ] || [ -e "${part%.part}.journal" ] || count=$((count + 1))
+  done
+  echo $count
+}
 
 finished=0 killed=0 slowest=0 victims=0
 for ((round = 1; killed < kills && round <= 3 * kills; ++round)); do  # one may be done before it is killed

@@ -7,14 +7,31 @@
 namespace hetero::transport {
 namespace {
 
-double median_ratio(const Sample& ours, const Sample& raw) {
-    Sample ratios;
-    for (std::size_t i = 0; i < std::min(ours.values.size(), raw.values.size()); ++i)
-        ratios.values.push_back(ours.values[i] / raw.values[i]);
-    return ratios.quantile(0.5);
+// Of n sorted values the index of the lowest that bounds their median from below, by a sign test: below it lie so many
+// of n throws of a coin or fewer in at most 1 of 40 cases.
+std::size_t lower_bound_of_median(std::size_t n) {
+    double term = std::pow(0.5, static_cast<double>(n)), below = term;
+    std::size_t index = 0;
+    while (index < n / 2) {
+        term *= static_cast<double>(n - index) / static_cast<double>(index + 1);
+        if (below + term > 1.0 / 40) break;
+        below += term;
+        ++index;
+    }
+    return index;
 }
 
 }  // namespace
+
+PairedRatio paired_ratio(const Sample& ours, const Sample& others) {
+    Sample ratios;
+    for (std::size_t i = 0; i < std::min(ours.values.size(), others.values.size()); ++i)
+        ratios.values.push_back(ours.values[i] / others.values[i]);
+    if (ratios.values.empty()) return {};
+    std::sort(ratios.values.begin(), ratios.values.end());
+    const std::size_t low = lower_bound_of_median(ratios.values.size());
+    return {ratios.quantile(0.5), ratios.values[low], ratios.values[ratios.values.size() - 1 - low]};
+}
 
 double Sample::quantile(double q) const {
     if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
@@ -27,10 +44,6 @@ double Sample::quantile(double q) const {
 }
 
 double Sample::spread() const { return (quantile(1) - quantile(0)) / quantile(0.5); }
-
-double LinkBenchRow::checked_ratio() const { return median_ratio(checked, raw); }
-double LinkBenchRow::unchecked_ratio() const { return median_ratio(unchecked, raw); }
-bool LinkBenchRow::settled() const { return raw.spread() <= max_settled_spread; }
 
 const LinkBenchCell* LinkBench::chosen() const noexcept {
     const auto found = std::find_if(sweep.begin(), sweep.end(), [&](const LinkBenchCell& cell) {

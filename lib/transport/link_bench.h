@@ -2,6 +2,7 @@
 // ranks call it for each other; the lower one sends, times, and gets the figures.
 #pragma once
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "base/result.h"
@@ -29,18 +30,27 @@ struct Sample {
     [[nodiscard]] double spread() const;            // largest less smallest, by the median
 };
 
+// Of values by others that were taken next to them, pair by pair: what drifts from pair to pair has no part in it.
+struct PairedRatio {
+    double median = std::numeric_limits<double>::quiet_NaN();
+    // Values of pairs between which the median of all possible pairs lies at least 19 times in 20 (order statistics);
+    // of fewer than six pairs, the smallest and the largest.
+    double low = median, high = median;
+    // Pairs agree enough to judge by the median.
+    [[nodiscard]] bool settled() const noexcept { return high - low <= max_settled_spread * median; }
+    static constexpr double max_settled_spread = 0.15;
+};
+[[nodiscard]] PairedRatio paired_ratio(const Sample& ours, const Sample& others);
+
 // Transfers in messages (plain MPI) or chunks (KV states) of one size, in GB/s. All with the same memory and, for plain
 // MPI, eight messages in flight.
 struct LinkBenchRow {
     std::uint64_t message_bytes = 0, bytes = 0;  // of one message, of one transfer
     Sample raw, checked, unchecked;              // plain; with checksums, root and commit; without checksums
-    // Medians over the rounds of ours by the plain one of the same round.
-    [[nodiscard]] double checked_ratio() const;
-    [[nodiscard]] double unchecked_ratio() const;
-    // Plain MPI is steady enough to compare with.
-    [[nodiscard]] bool settled() const;
+    // Of ours by the plain one of the same round.
+    [[nodiscard]] PairedRatio checked_ratio() const { return paired_ratio(checked, raw); }
+    [[nodiscard]] PairedRatio unchecked_ratio() const { return paired_ratio(unchecked, raw); }
 };
-inline constexpr double max_settled_spread = 0.15;
 
 // States in chunks of one size, sent with one window.
 struct LinkBenchCell {
@@ -55,6 +65,8 @@ struct LinkBench {
     // The sweep: chunk sizes times windows, by turns, that of usual_message_bytes and window_bytes among them; none
     // where usual_message_bytes was not measured.
     std::vector<LinkBenchCell> sweep;
+    // Of a sweep: chosen() by best(), in pairs that were taken after it, as the best of many is so by chance in part.
+    PairedRatio checked_of_best, unchecked_of_best;
     // Of the sweep, null without: what a transfer chooses, and the best by the median.
     [[nodiscard]] const LinkBenchCell* chosen() const noexcept;
     [[nodiscard]] const LinkBenchCell* best(Sample LinkBenchCell::*rates) const noexcept;

@@ -93,6 +93,8 @@ private:
     Result<double> send_state(const kv::Header& header, const Layers& layers, bool checksums);
     Result<Layers> layers_of(const kv::Header& header);
     Result<std::vector<LinkBenchCell>> sweep(std::uint64_t bytes);
+    Result<PairedRatio> of_best(const LinkBench& bench, Step step, Sample LinkBenchCell::*rates, std::uint64_t bytes,
+                                int rounds);
     Status receive_state(bool checksums);
     Status start(bool checksums);
     Status drain();
@@ -217,6 +219,33 @@ Result<std::vector<LinkBenchCell>> Bench::sweep(std::uint64_t bytes) {
     return cells;
 }
 
+Result<PairedRatio> Bench::of_best(const LinkBench& bench, Step step, Sample LinkBenchCell::*rates, std::uint64_t bytes,
+                                   int rounds) {
+    struct Side {
+        const LinkBenchCell* cell;
+        kv::Header header;
+        Layers layers;
+        Sample sample;
+    };
+    std::array<Side, 2> sides{Side{bench.chosen(), {}, {}, {}}, Side{bench.best(rates), {}, {}, {}}};
+    if (sides[0].cell == sides[1].cell) return PairedRatio{1, 1, 1};
+    const SendWindow chosen = window_;
+    for (Side& side : sides) {
+        side.header = header_of(side.cell->message_bytes, bytes);
+        HETERO_TRY(side.layers, layers_of(side.header));
+    }
+    for (int round = 0; round < rounds; ++round) {
+        for (std::size_t i = 0; i < sides.size(); ++i) {
+            Side& side = sides[(i + static_cast<std::size_t>(round)) % sides.size()];
+            window_.bytes = side.cell->window_bytes;
+            HETERO_TRY(const double seconds, measure(step, side.header, side.cell->message_bytes, side.layers));
+            side.sample.values.push_back(static_cast<double>(side.header.payload_bytes()) / seconds);
+        }
+    }
+    window_ = chosen;
+    return paired_ratio(sides[0].sample, sides[1].sample);
+}
+
 Result<LinkBenchRow> Bench::row(std::uint64_t message, std::uint64_t bytes, int rounds) {
     const kv::Header header = header_of(message, bytes);
     HETERO_TRY(const Layers layers, layers_of(header));
@@ -286,7 +315,12 @@ Result<LinkBench> Bench::lead(const LinkBenchOptions& options) {
     if (bench.nearest(usual_message_bytes)->message_bytes == usual_message_bytes) {
         // No start and end alone, where the time allows.
         const std::uint64_t filled = std::min(in_seconds(rate, options.usual_round_s), 4 * window_.bytes);
-        HETERO_TRY(bench.sweep, sweep(std::max(wanted, filled)));
+        const std::uint64_t swept = std::max(wanted, filled);
+        HETERO_TRY(bench.sweep, sweep(swept));
+        HETERO_TRY(bench.checked_of_best,
+                   of_best(bench, Step::checked_state, &LinkBenchCell::checked, swept, options.rounds));
+        HETERO_TRY(bench.unchecked_of_best,
+                   of_best(bench, Step::unchecked_state, &LinkBenchCell::unchecked, swept, options.rounds));
     }
     HETERO_CHECK(say(Step::end, 0, 0));
     return bench;

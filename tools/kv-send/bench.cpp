@@ -17,22 +17,28 @@ Json json_of(const transport::Sample& rates) {
             {"spread", number(rates.spread())}};
 }
 
-// Bandwidths are judged where plain MPI is steady.
+// Judged where pairs agree.
+Json json_of(const transport::PairedRatio& ratio) { return ratio.settled() ? number(ratio.median) : Json(nullptr); }
+Json range_of(const transport::PairedRatio& ratio) { return {number(ratio.low), number(ratio.high)}; }
+
 Json json_of(const transport::LinkBenchRow& row) {
+    const transport::PairedRatio checked = row.checked_ratio(), unchecked = row.unchecked_ratio();
     return {{"message_bytes", row.message_bytes},
             {"bytes", row.bytes},
             {"rounds", row.raw.values.size()},
             {"raw", json_of(row.raw)},
             {"checked", json_of(row.checked)},
             {"unchecked", json_of(row.unchecked)},
-            {"settled", row.settled()},
-            {"ratio_checked", row.settled() ? number(row.checked_ratio()) : Json(nullptr)},
-            {"ratio_unchecked", row.settled() ? number(row.unchecked_ratio()) : Json(nullptr)}};
+            {"settled", checked.settled() && unchecked.settled()},
+            {"ratio_checked", json_of(checked)},
+            {"ratio_checked_range", range_of(checked)},
+            {"ratio_unchecked", json_of(unchecked)},
+            {"ratio_unchecked_range", range_of(unchecked)}};
 }
 
-// What a transfer chooses by the best of the sweep.
-double of_best(const transport::LinkBench& bench, transport::Sample transport::LinkBenchCell::*rates) {
-    return (bench.chosen()->*rates).quantile(0.5) / (bench.best(rates)->*rates).quantile(0.5);
+std::string text_of(const transport::PairedRatio& ratio) {
+    const auto range = fmt::format("({:.1f} to {:.1f})", 100 * ratio.low, 100 * ratio.high);
+    return ratio.settled() ? fmt::format("{:.1f}% {}", 100 * ratio.median, range) : "unsettled " + range;
 }
 
 std::string sweep_text(const transport::LinkBench& bench) {
@@ -44,26 +50,22 @@ std::string sweep_text(const transport::LinkBench& bench) {
         text += fmt::format("{:>10} {:>10} {:>8.3f} {:>8.3f}{}\n", format_bytes(cell.message_bytes),
                             format_bytes(cell.window_bytes), cell.checked.quantile(0.5), cell.unchecked.quantile(0.5),
                             &cell == bench.chosen() ? " chosen" : "");
-    return text + fmt::format("chosen by the best: {:.0f}% checked, {:.0f}% no CRC\n",
-                              100 * of_best(bench, &transport::LinkBenchCell::checked),
-                              100 * of_best(bench, &transport::LinkBenchCell::unchecked));
+    return text + fmt::format("chosen by the best: {} checked, {} no CRC\n", text_of(bench.checked_of_best),
+                              text_of(bench.unchecked_of_best));
 }
 
 std::string table(const transport::LinkBench& bench) {
     std::string text = fmt::format("64 B one way, us   p50 {:.2f} raw, {:.2f} ours; p99 {:.2f} raw, {:.2f} ours\n\n",
                                    bench.raw_us.quantile(0.5), bench.frames_us.quantile(0.5),
                                    bench.raw_us.quantile(0.99), bench.frames_us.quantile(0.99));
-    text += fmt::format("{:>10} {:>10} {:>8} {:>8} {:>8} {:>9} {:>9}\n", "chunk", "transfer", "raw", "checked",
-                        "no CRC", "checked", "no CRC");
-    text += fmt::format("{:>10} {:>10} {:>8} {:>8} {:>8} {:>9} {:>9}\n", "", "", "GB/s", "GB/s", "GB/s", "of raw",
-                        "of raw");
+    constexpr const char* line = "{:>10} {:>10} {:>8} {:>8} {:>8} {:>23} {:>23}\n";
+    text += fmt::format(fmt::runtime(line), "chunk", "transfer", "raw", "checked", "no CRC", "checked", "no CRC");
+    text += fmt::format(fmt::runtime(line), "", "", "GB/s", "GB/s", "GB/s", "of raw", "of raw");
     for (const transport::LinkBenchRow& row : bench.rows) {
         text += fmt::format("{:>10} {:>10} {:>8.3f} {:>8.3f} {:>8.3f}", format_bytes(row.message_bytes),
                             format_bytes(row.bytes), row.raw.quantile(0.5), row.checked.quantile(0.5),
                             row.unchecked.quantile(0.5));
-        text += row.settled()
-                    ? fmt::format(" {:>8.1f}% {:>8.1f}%\n", 100 * row.checked_ratio(), 100 * row.unchecked_ratio())
-                    : fmt::format(" unsettled: raw varies by {:.0f}%\n", 100 * row.raw.spread());
+        text += fmt::format(" {:>23} {:>23}\n", text_of(row.checked_ratio()), text_of(row.unchecked_ratio()));
     }
     return text + sweep_text(bench);
 }
@@ -80,12 +82,8 @@ Json choice_of(const transport::LinkBench& bench) {
     for (const transport::LinkBenchCell& cell : bench.sweep) sweep.push_back(json_of(cell));
     Json choice = {{"window_bytes", bench.window_bytes},
                    {"chunk_bytes", transport::usual_message_bytes},
-                   {"of_best_checked", nullptr},
-                   {"of_best_unchecked", nullptr}};
-    if (bench.chosen() != nullptr) {
-        choice["of_best_checked"] = number(of_best(bench, &transport::LinkBenchCell::checked));
-        choice["of_best_unchecked"] = number(of_best(bench, &transport::LinkBenchCell::unchecked));
-    }
+                   {"of_best_checked", json_of(bench.checked_of_best)},
+                   {"of_best_unchecked", json_of(bench.unchecked_of_best)}};
     choice["sweep"] = std::move(sweep);
     return choice;
 }
@@ -118,7 +116,7 @@ Status bench(Tool& tool, const std::string& peer, const std::vector<std::string>
     report["seconds"] = number(static_cast<double>(usual->bytes) / 1e9 / usual->checked.quantile(0.5));
     report["gb_per_s"] = number(usual->checked.quantile(0.5));
     report["raw_gb_per_s"] = number(usual->raw.quantile(0.5));
-    report["ratio"] = usual->settled() ? number(usual->checked_ratio()) : Json(nullptr);
+    report["ratio"] = json_of(usual->checked_ratio());
     report["latency_us_p50"] = number(result.frames_us.quantile(0.5));
     report["latency_us_p99"] = number(result.frames_us.quantile(0.99));
     return tool.json() ? Status{} : tool.print(table(result));

@@ -20,17 +20,32 @@ TEST_CASE("quantiles lie between the values next to them") {
     CHECK(std::isnan(Sample{}.quantile(0.5)));
 }
 
-TEST_CASE("ours is compared with plain MPI of the same round, and only where that is steady") {
+TEST_CASE("ours is compared with plain MPI of the same round, however much that drifts") {
     LinkBenchRow row;
-    row.raw.values = {100, 104, 96, 108, 94};
-    row.checked.values = {90, 52, 86.4, 97.2, 94};  // 0.9, 0.5, 0.9, 0.9, 1
-    row.unchecked.values = {100, 104, 96, 54, 94};
-    CHECK(row.checked_ratio() == doctest::Approx(0.9));
-    CHECK(row.unchecked_ratio() == doctest::Approx(1));
-    CHECK(row.settled());  // 14 %
-    row.raw.values[3] = 112;
-    CHECK_FALSE(row.settled());
-    CHECK_FALSE(LinkBenchRow{}.settled());
+    row.raw.values = {100, 50, 200, 400, 94};
+    row.checked.values = {90, 25, 180, 360, 94};  // 0.9, 0.5, 0.9, 0.9, 1
+    row.unchecked.values = {98, 49, 198, 396, 94};
+    const PairedRatio checked = row.checked_ratio(), unchecked = row.unchecked_ratio();
+    CHECK(checked.median == doctest::Approx(0.9));
+    CHECK(checked.low == doctest::Approx(0.5));  // five pairs: all of them
+    CHECK(checked.high == doctest::Approx(1));
+    CHECK_FALSE(checked.settled());
+    CHECK(unchecked.median == doctest::Approx(0.99));
+    CHECK(unchecked.settled());
+    CHECK(std::isnan(LinkBenchRow{}.checked_ratio().median));
+    CHECK_FALSE(LinkBenchRow{}.checked_ratio().settled());
+}
+
+TEST_CASE("a range of pairs has the median by the tables of the sign test") {
+    for (const auto& [pairs, rank] : {std::pair(5, 1), {6, 1}, {8, 1}, {9, 2}, {15, 4}, {20, 6}, {50, 18}}) {
+        Sample ours, others;
+        for (int i = 1; i <= pairs; ++i) {
+            ours.values.push_back(pairs + 1 - i);
+            others.values.push_back(1);
+        }
+        CHECK(paired_ratio(ours, others).low == rank);
+        CHECK(paired_ratio(ours, others).high == pairs + 1 - rank);
+    }
 }
 
 TEST_CASE("the row nearest to a size stands for it") {

@@ -148,7 +148,8 @@ struct Ops {
     // The same for one query (n_queries is 1) and the keys [key_begin, key_end) alone, at least one, whatever of them the
     // query's position and window show. For each head, `parts_stride` floats apart: {max, sum, acc[head_dim_v]}, the
     // largest score, the sum of exp(score - max), and the sum of exp(score - max) * v. A head has the same bits alone
-    // or with others. out, kv_tokens, first_position and window are not read.
+    // or with others. kv_tokens beyond key_end: the caller reads the keys up to there next, so some are fetched ahead.
+    // out, first_position and window are not read.
     // Over codes of 4 or 8 bits, unless `exact`, the vector backends multiply in integers: for each head they round the
     // query (for K by channel: times the scales of a group of tokens) to multiples of m / 32639, m its largest magnitude
     // in a group, and the weights times V's scales, exp(score - max) * scale, of 64 keys likewise. That adds at most

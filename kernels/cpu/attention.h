@@ -165,41 +165,58 @@ void score_keys(Row& row, Rows<Element> k, std::size_t dims) {
     for (; key < row.end; ++key) row.p[key] = dot<Element>(row.q, k.at(key), dims);
 }
 
-// The scores p of a tile's keys [begin, end) to weights, those of other keys in the same runs of 16 to 0. Returns what
-// the values so far must be multiplied by.
-HETERO_INLINE F32x16 weigh_keys(float* p, std::size_t begin, std::size_t end, float scale, float softcap,
-                                Softmax& softmax) {
+// For N heads, whose scores are `stride` floats apart: the scores p of a tile's keys [begin, end) to weights, those of
+// other keys in the same runs of 16 to 0. corrections: what the values so far must be multiplied by. Whole: all keys
+// of the tile. Step by step for all heads: they do not wait for one another.
+template <int N, bool Whole>
+HETERO_INLINE void weigh_keys(float* p, std::size_t stride, std::size_t begin, std::size_t end, float scale,
+                              float softcap, Softmax* softmax, F32x16* corrections) {
     const F32x16 lowest = splat(-__builtin_inff());
-    const std::size_t first_run = begin / 16, end_run = (end + 15) / 16;
-    F32x16 scores[kTileKeys / 16];
-    F32x16 top = lowest;
-    for (std::size_t run = first_run; run < end_run; ++run) {
-        const std::size_t from = run * 16 < begin ? begin - run * 16 : 0, to = smaller(16, end - run * 16);
-        const bool all = from == 0 && to == 16;
-        F32x16 s = load(p + 16 * run);
-        if (!all) s = where_between(from, to, s, lowest);
-        s = s * splat(scale);
-        if (softcap > 0) {
-            s = tanh(s / splat(softcap)) * splat(softcap);
+    const std::size_t first_run = Whole ? 0 : begin / 16, end_run = Whole ? kTileKeys / 16 : (end + 15) / 16;
+    F32x16 scores[N][kTileKeys / 16];
+    F32x16 top[N];
+#pragma GCC unroll 4
+    for (int h = 0; h < N; ++h) {
+        top[h] = lowest;
+#pragma GCC unroll 4
+        for (std::size_t run = first_run; run < end_run; ++run) {
+            const std::size_t from = run * 16 < begin ? begin - run * 16 : 0, to = smaller(16, end - run * 16);
+            const bool all = Whole || (from == 0 && to == 16);
+            F32x16 s = load(p + static_cast<std::size_t>(h) * stride + 16 * run);
             if (!all) s = where_between(from, to, s, lowest);
+            s = s * splat(scale);
+            if (softcap > 0) {
+                s = tanh(s / splat(softcap)) * splat(softcap);
+                if (!all) s = where_between(from, to, s, lowest);
+            }
+            scores[h][run] = s;
+            top[h] = max(s, top[h]);
         }
-        scores[run] = s;
-        top = max(s, top);
     }
-    const float tile_max = max_lane(top);
-    const float new_max = tile_max > softmax.max ? tile_max : softmax.max;
-    F32x16 correction = splat(1.0F);
-    if (new_max != softmax.max) {
-        correction = exp(splat(softmax.max) - splat(new_max));
-        softmax.sum = softmax.sum * correction;
-        softmax.max = new_max;
+    F32x16 maxima[N], sums[N];
+#pragma GCC unroll 4
+    for (int h = 0; h < N; ++h) {
+        const float tile_max = max_lane(top[h]);
+        const float new_max = tile_max > softmax[h].max ? tile_max : softmax[h].max;
+        maxima[h] = splat(new_max);
+        corrections[h] = splat(1.0F);
+        if (new_max != softmax[h].max) {
+            corrections[h] = exp(splat(softmax[h].max) - maxima[h]);
+            softmax[h].sum = softmax[h].sum * corrections[h];
+            softmax[h].max = new_max;
+        }
+        sums[h] = softmax[h].sum;
     }
-    for (std::size_t run = first_run; run < end_run; ++run) {
-        const F32x16 weights = exp(scores[run] - splat(new_max));
-        softmax.sum = softmax.sum + weights;
-        store(p + 16 * run, weights);
-    }
-    return correction;
+#pragma GCC unroll 4
+    for (std::size_t run = first_run; run < end_run; ++run)
+#pragma GCC unroll 4
+        for (int h = 0; h < N; ++h) {
+            const F32x16 weights = exp(scores[h][run] - maxima[h]);
+            sums[h] = sums[h] + weights;
+            store(p + static_cast<std::size_t>(h) * stride + 16 * run, weights);
+        }
+#pragma GCC unroll 4
+    for (int h = 0; h < N; ++h) softmax[h].sum = sums[h];
 }
 
 // A tile of keys for a block of rows. Step by step for all of them: each step's rows do not wait for one another.
@@ -209,7 +226,8 @@ void add_tile(const AttentionArgs& a, Row* rows, std::size_t n, Rows<Element> k,
         if (rows[i].begin < rows[i].end) score_keys<Element>(rows[i], k, a.head_dim_k);
     for (std::size_t i = 0; i < n; ++i)
         if (rows[i].begin < rows[i].end)
-            rows[i].correction = weigh_keys(rows[i].p, rows[i].begin, rows[i].end, a.scale, a.softcap, rows[i].softmax);
+            weigh_keys<1, false>(rows[i].p, 0, rows[i].begin, rows[i].end, a.scale, a.softcap, &rows[i].softmax,
+                                 &rows[i].correction);
     for (std::size_t i = 0; i < n;) {
         const bool pair = i + 1 < n && rows[i].begin == rows[i + 1].begin && rows[i].end == rows[i + 1].end;
         if (rows[i].begin < rows[i].end) {

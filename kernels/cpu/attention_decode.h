@@ -78,8 +78,7 @@ public:
     // Keys [begin, end) of the tile; `more`: the next one will be read too.
     void add_tile(std::size_t tile, std::size_t begin, std::size_t end, bool more) {
         score(tile, begin, end, more && ahead_);
-        for (std::size_t h = 0; h < n_; ++h)
-            correction_[h] = weigh_keys(scores_ + h * kTileKeys, begin, end, a_.scale, a_.softcap, softmax_[h]);
+        weigh(begin, end);
         add_values(tile, begin, end, more && ahead_);
     }
 
@@ -101,6 +100,31 @@ public:
 
 private:
     static bool has_codes(const KvView& view) { return view.codes != KvCodes::floats; }
+
+    // visit(Count<n_>).
+    template <int N>
+    struct Count {
+        static constexpr int value = N;
+    };
+    template <class Visit>
+    HETERO_INLINE void visit_heads(Visit visit) {
+        if constexpr (kHeadsAtOnce > 1) {
+            if (n_ == 2) return visit(Count<2>());
+            if (n_ == 3) return visit(Count<3>());
+            if (n_ == 4) return visit(Count<4>());
+        }
+        visit(Count<1>());
+    }
+
+    void weigh(std::size_t begin, std::size_t end) {
+        visit_heads([&](auto heads) {
+            constexpr int kHeads = decltype(heads)::value;
+            if (begin == 0 && end == kTileKeys)
+                weigh_keys<kHeads, true>(scores_, kTileKeys, begin, end, a_.scale, a_.softcap, softmax_, correction_);
+            else
+                weigh_keys<kHeads, false>(scores_, kTileKeys, begin, end, a_.scale, a_.softcap, softmax_, correction_);
+        });
+    }
 
     // Queries in the order of the keys' runs.
     HETERO_INLINE void order(const float* from, float* to) const {
@@ -182,31 +206,50 @@ private:
         const std::size_t groups = a_.head_dim_k / k.group, units = k.group / k_units_->dims;
         const std::uint16_t* scales = halves(k, tile, k.scale_offset);
         const std::uint16_t* lows = k.zero_offset == 0 ? nullptr : halves(k, tile, k.zero_offset);
-        for (std::size_t i = begin / 16 * 16; i < end; i += 16) {
-            if (keys.next) prefetch(keys.next + i * keys.row_bytes, 16 * keys.row_bytes);
-            F32x16 values[kHeadsAtOnce];
-            for (std::size_t h = 0; h < n_; ++h) values[h] = zero();
-            for (std::size_t g = 0; g < groups; ++g) {
-                I32x16 dots[kHeadsAtOnce];
-                k_units_->dot[n_ - 1](keys.data + i * keys.row_bytes, keys.row_bytes, g * units, (g + 1) * units,
-                                      q_split_, 2 * k_stride_, dots);
-                const F32x16 scale = load_f16(scales + g * kTileKeys + i);
-                const F32x16 low = lows ? load_f16(lows + g * kTileKeys + i) : zero();
-                for (std::size_t h = 0; h < n_; ++h) {
-                    const Split& q = q_splits_[h][g];
-                    const F32x16 dot = to_float(dots[h] - splat_int(q.total));
-                    values[h] = fma(dot, scale * splat(q.factor), values[h]);
-                    if (lows) values[h] = fma(low, splat(q_sums_[h][g]), values[h]);
+        visit_heads([&](auto heads) {
+            constexpr std::size_t kHeads = decltype(heads)::value;
+            for (std::size_t i = begin / kTogether * kTogether; i < end; i += kTogether) {
+                F32x16 values[kKeyRuns][kHeads];
+#pragma GCC unroll 2
+                for (auto& of_run : values)
+#pragma GCC unroll 4
+                    for (F32x16& value : of_run) value = zero();
+                for (std::size_t g = 0; g < groups; ++g) {
+                    I32x16 dots[kKeyRuns][kHeadsAtOnce];
+                    k_units_->dot[kHeads - 1](rows_from(keys, i), g * units, (g + 1) * units, q_split_, 2 * k_stride_,
+                                              dots);
+#pragma GCC unroll 2
+                    for (std::size_t run = 0; run < kKeyRuns; ++run) {
+                        const std::size_t key = g * kTileKeys + i + 16 * run;
+                        const F32x16 scale = load_f16(scales + key), low = lows ? load_f16(lows + key) : zero();
+#pragma GCC unroll 4
+                        for (std::size_t h = 0; h < kHeads; ++h) {
+                            const Split& q = q_splits_[h][g];
+                            const F32x16 dot = to_float(dots[run][h] - splat_int(q.total));
+                            values[run][h] = fma(dot, scale * splat(q.factor), values[run][h]);
+                            if (lows) values[run][h] = fma(low, splat(q_sums_[h][g]), values[run][h]);
+                        }
+                    }
                 }
+                for (std::size_t run = 0; run < kKeyRuns; ++run)
+                    set_scores<kHeads>(i + 16 * run, begin, end, values[run]);
             }
-            set_scores(i, begin, end, values);
-        }
+        });
+    }
+
+    static constexpr std::size_t kTogether = 16 * kKeyRuns;  // keys
+    static TileRows rows_from(const TileRows& rows, std::size_t i) {
+        const std::size_t offset = i * rows.row_bytes;
+        return {rows.data + offset, rows.row_bytes, rows.next ? rows.next + offset : nullptr};
     }
 
     // Those of 16 keys from i on, of which [begin, end) are wanted; others may have theirs already.
-    void set_scores(std::size_t i, std::size_t begin, std::size_t end, const F32x16* values) {
+    template <std::size_t N>
+    HETERO_INLINE void set_scores(std::size_t i, std::size_t begin, std::size_t end, const F32x16 (&values)[N]) {
+        if (i + 16 <= begin || i >= end) return;
         const std::size_t from = i < begin ? begin - i : 0, to = smaller(16, end - i);
-        for (std::size_t h = 0; h < n_; ++h) {
+#pragma GCC unroll 4
+        for (std::size_t h = 0; h < N; ++h) {
             float* score = scores_ + h * kTileKeys + i;
             store(score, from == 0 && to == 16 ? values[h] : where_between(from, to, values[h], load(score)));
         }
@@ -254,17 +297,21 @@ private:
         Split scaled[kHeadsAtOnce] = {};
         for (std::size_t h = 0; h < n_; ++h)
             scaled[h] = split_query(q_scaled_ + h * k_stride_, a_.head_dim_k, q_split_ + 2 * h * k_stride_);
-        for (std::size_t i = begin / 16 * 16; i < end; i += 16) {
-            if (keys.next) prefetch(keys.next + i * keys.row_bytes, 16 * keys.row_bytes);
-            I32x16 dots[kHeadsAtOnce];
-            k_units_->dot[n_ - 1](keys.data + i * keys.row_bytes, keys.row_bytes, 0, a_.head_dim_k / k_units_->dims,
-                                  q_split_, 2 * k_stride_, dots);
-            F32x16 values[kHeadsAtOnce];
-            for (std::size_t h = 0; h < n_; ++h) {
-                const F32x16 dot = to_float(dots[h] - splat_int(scaled[h].total));
-                values[h] = fma(dot, splat(scaled[h].factor), splat(added[h]));
-            }
-            set_scores(i, begin, end, values);
+        for (std::size_t i = begin / kTogether * kTogether; i < end; i += kTogether) {
+            I32x16 dots[kKeyRuns][kHeadsAtOnce];
+            k_units_->dot[n_ - 1](rows_from(keys, i), 0, a_.head_dim_k / k_units_->dims, q_split_, 2 * k_stride_, dots);
+            visit_heads([&](auto heads) {
+                constexpr std::size_t kHeads = decltype(heads)::value;
+                for (std::size_t run = 0; run < kKeyRuns; ++run) {
+                    F32x16 values[kHeads];
+#pragma GCC unroll 4
+                    for (std::size_t h = 0; h < kHeads; ++h) {
+                        const F32x16 dot = to_float(dots[run][h] - splat_int(scaled[h].total));
+                        values[h] = fma(dot, splat(scaled[h].factor), splat(added[h]));
+                    }
+                    set_scores<kHeads>(i + 16 * run, begin, end, values);
+                }
+            });
         }
     }
 
@@ -292,54 +339,77 @@ private:
         TileRows values = rows(a_.v, tile, 0, more);
         for (std::size_t g = 0; g < groups; ++g) {
             SplitWeights weights[kHeadsAtOnce];
-            for (std::size_t h = 0; h < n_; ++h) weights[h] = split_weights(h, g, tile, begin, end);
-            for (std::size_t unit = g * units; unit < (g + 1) * units; ++unit) {
-                v_units_->add[n_ - 1](values, begin / 16, (end + 15) / 16, unit, weights, correction_, acc_, v_stride_);
-                values.next = nullptr;
-            }
+            visit_heads([&](auto heads) {
+                constexpr int kHeads = decltype(heads)::value;
+                if (begin == 0 && end == kTileKeys)
+                    split_weights<kHeads, true>(g, tile, begin, end, weights);
+                else
+                    split_weights<kHeads, false>(g, tile, begin, end, weights);
+            });
+            v_units_->add[n_ - 1](values, begin / 16, (end + 15) / 16, g * units, (g + 1) * units, weights, correction_,
+                                  acc_, v_stride_);
+            values.next = nullptr;
         }
     }
 
-    SplitWeights split_weights(std::size_t h, std::size_t g, std::size_t tile, std::size_t begin, std::size_t end) {
-        const std::size_t first_run = begin / 16, end_run = (end + 15) / 16;
-        F32x16 weights[kTileKeys / 16], top = zero();
-        for_weights(
-            h, g, tile, begin, end, [&](std::size_t run, F32x16 weight) __attribute__((always_inline)) {
-                weights[run] = weight;
-                top = max(weight, top);
-            });
-        const float largest = max_lane(top);
-        const F32x16 inverse = splat(split_inverse(largest));
-        auto* numbers = reinterpret_cast<std::uint8_t*>(weights_ + (h * kMostGroups + g) * kTileKeys);
-        F32x16 total = zero();
-        for (std::size_t run = first_run; run < end_run; ++run) {
-            const I32x16 rounded = round_to_int(weights[run] * inverse);
-            store_split(numbers + kSplitBytes * run, rounded);
-            total = total + to_float(rounded);
+    // Of N heads, step by step for all of them. Whole: all keys of the tile.
+    template <int N, bool Whole>
+    void split_weights(std::size_t g, std::size_t tile, std::size_t begin, std::size_t end, SplitWeights* out) {
+        const std::size_t first_run = Whole ? 0 : begin / 16, end_run = Whole ? kTileKeys / 16 : (end + 15) / 16;
+        F32x16 weights[N][kTileKeys / 16] = {}, top[N], total[N];
+#pragma GCC unroll 4
+        for (std::size_t h = 0; h < N; ++h) {
+            total[h] = top[h] = zero();
+            for_weights<Whole>(
+                h, g, tile, begin, end, [&](std::size_t run, F32x16 weight) __attribute__((always_inline)) {
+                    weights[h][run] = weight;
+                    top[h] = max(weight, top[h]);
+                });
         }
-        // Exact; beyond an int where a weight is NaN, as is the sum of the weights then.
-        const float raised = static_cast<float>(raised_by(a_.v.codes)) * sum(total);
-        return {numbers, split_factor(largest), raised >= 0 && raised < 0x1p31F ? static_cast<int>(raised) : 0};
+        float largest[N];
+#pragma GCC unroll 4
+        for (std::size_t h = 0; h < N; ++h) largest[h] = max_lane(top[h]);
+#pragma GCC unroll 4
+        for (std::size_t h = 0; h < N; ++h) {
+            const F32x16 inverse = splat(split_inverse(largest[h]));
+            auto* numbers = reinterpret_cast<std::uint8_t*>(weights_ + (h * kMostGroups + g) * kTileKeys);
+#pragma GCC unroll 4
+            for (std::size_t run = first_run; run < end_run; ++run) {
+                const I32x16 rounded = round_to_int(weights[h][run] * inverse);
+                store_split(numbers + kSplitBytes * run, rounded);
+                total[h] = total[h] + to_float(rounded);
+            }
+            out[h] = {numbers, split_factor(largest[h]), 0};
+        }
+        if (raised_by(a_.v.codes) == 0) return;
+#pragma GCC unroll 4
+        for (std::size_t h = 0; h < N; ++h) {
+            // Exact; beyond an int where a weight is NaN, as is the sum of the weights then.
+            const float raised = static_cast<float>(raised_by(a_.v.codes)) * sum(total[h]);
+            if (raised >= 0 && raised < 0x1p31F) out[h].raised = static_cast<int>(raised);
+        }
     }
 
     void scale_weights(std::size_t h, std::size_t g, std::size_t tile, std::size_t begin, std::size_t end) {
         float* to = weights_ + (h * kMostGroups + g) * kTileKeys;
-        for_weights(
+        for_weights<false>(
             h, g, tile, begin,
             end, [&](std::size_t run, F32x16 weight) __attribute__((always_inline)) { store(to + 16 * run, weight); });
     }
 
     // visit(run, weights * scales) for each 16 keys, 0 where they are not in sight; weights * zeros are summed.
-    template <class Visit>
+    template <bool Whole, class Visit>
     HETERO_INLINE void for_weights(std::size_t h, std::size_t g, std::size_t tile, std::size_t begin, std::size_t end,
                                    Visit visit) {
         const KvView& v = a_.v;
         const std::uint16_t* scale = halves(v, tile, v.scale_offset) + g * kTileKeys;
         const std::uint16_t* low = v.zero_offset == 0 ? nullptr : halves(v, tile, v.zero_offset) + g * kTileKeys;
         F32x16 zeros = low ? zeros_[h][g] * correction_[h] : zero();
-        for (std::size_t run = begin / 16; 16 * run < end; ++run) {
+        const std::size_t end_run = Whole ? kTileKeys / 16 : (end + 15) / 16;
+#pragma GCC unroll 4
+        for (std::size_t run = Whole ? 0 : begin / 16; run < end_run; ++run) {
             const std::size_t i = 16 * run, from = i < begin ? begin - i : 0, to = smaller(16, end - i);
-            const bool all = from == 0 && to == 16;
+            const bool all = Whole || (from == 0 && to == 16);
             const F32x16 weight = load(scores_ + h * kTileKeys + i);
             const F32x16 scaled = weight * (load_f16(scale + i) * splat(v_.factor));
             visit(run, all ? scaled : where_between(from, to, scaled, zero()));
@@ -377,13 +447,14 @@ void attention_span(const AttentionArgs& a, std::size_t key_begin, std::size_t k
         return ref::attention_span(a, key_begin, key_end, parts, parts_stride);
     }
     const std::size_t first_tile = key_begin / kTileKeys, end_tile = (key_end + kTileKeys - 1) / kTileKeys;
+    const std::size_t end_ahead = a.kv_tokens > key_end ? (a.kv_tokens + kTileKeys - 1) / kTileKeys : end_tile;
     for (std::size_t head = 0; head < a.n_heads; head += kHeadsAtOnce) {
         // The first heads bring the keys and values into the cache.
         SpanHeads heads(a, head, smaller(kHeadsAtOnce, a.n_heads - head), head == 0, scratch);
         for (std::size_t tile = first_tile; tile < end_tile; ++tile) {
             const std::size_t base = tile * kTileKeys;
             heads.add_tile(tile, key_begin > base ? key_begin - base : 0, smaller(kTileKeys, key_end - base),
-                           tile + 1 < end_tile);
+                           tile + 1 < end_ahead);
         }
         heads.store_parts(parts + head * parts_stride, parts_stride);
     }

@@ -54,6 +54,7 @@ HETERO_INLINE Words dot_wide(Words sum, Words codes, Words x) {
     return dot_pairs(sum, _mm256_abs_epi8(centred), _mm256_sign_epi8(x, centred));
 }
 #endif
+HETERO_INLINE void add_dot(Words& sum, Words codes, Words x) { sum = dot_wide(sum, codes, x); }
 
 // ---- bytes and numbers of 16 bits (split.h)
 
@@ -80,13 +81,14 @@ HETERO_INLINE void row_words(const std::uint8_t* p, std::size_t step, Words (&wo
     }
 }
 // Lane i: byte i of 4 rows of 16 bytes.
-HETERO_INLINE void column_words(const std::uint8_t* p, std::size_t step, Words (&words)[kParts]) {
+HETERO_INLINE void column_words(const std::uint8_t* p, std::size_t step, Words (&words)[1][kParts]) {
     const U8x16 r0 = bytes_load(p), r1 = bytes_load(p + step);
     const U8x16 r2 = bytes_load(p + 2 * step), r3 = bytes_load(p + 3 * step);
     const __m128i a = zip_low(r0, r1), b = zip_high(r0, r1), c = zip_low(r2, r3), d = zip_high(r2, r3);
-    words[0] = _mm256_set_m128i(_mm_unpackhi_epi16(a, c), _mm_unpacklo_epi16(a, c));
-    words[1] = _mm256_set_m128i(_mm_unpackhi_epi16(b, d), _mm_unpacklo_epi16(b, d));
+    words[0][0] = _mm256_set_m128i(_mm_unpackhi_epi16(a, c), _mm_unpacklo_epi16(a, c));
+    words[0][1] = _mm256_set_m128i(_mm_unpackhi_epi16(b, d), _mm_unpacklo_epi16(b, d));
 }
+constexpr int kColumnUnits = 1;  // that there is a way to take together
 
 // As numbers of 16 bits, and the sums of two products of such.
 HETERO_INLINE Words even_bytes(Words v) { return _mm256_and_si256(v, _mm256_set1_epi16(255)); }

@@ -32,6 +32,10 @@ HETERO_INLINE Part part_f16(const std::uint8_t* p) {
 constexpr int kWideZero = 0;
 HETERO_INLINE Words dot_narrow(Words sum, Words codes, Words x) { return _mm512_dpbusd_epi32(sum, codes, x); }
 HETERO_INLINE Words dot_wide(Words sum, Words codes, Words x) { return _mm512_dpbusd_epi32(sum, codes, x); }
+// In place: compilers copy the sums of the intrinsic from register to register, and many of them by way of memory.
+HETERO_INLINE void add_dot(Words& sum, Words codes, Words x) {
+    asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(codes), "v"(x));
+}
 #else
 HETERO_INLINE Words dot_pairs(Words sum, Words unsigned_bytes, Words signed_bytes) {
     const __m512i pairs = _mm512_maddubs_epi16(unsigned_bytes, signed_bytes);
@@ -44,6 +48,7 @@ HETERO_INLINE Words dot_wide(Words sum, Words codes, Words x) {
     const __m512i turned = _mm512_mask_sub_epi8(x, _mm512_movepi8_mask(centred), _mm512_setzero_si512(), x);
     return dot_pairs(sum, _mm512_abs_epi8(centred), turned);
 }
+HETERO_INLINE void add_dot(Words& sum, Words codes, Words x) { sum = dot_wide(sum, codes, x); }
 #endif
 
 // ---- bytes and numbers of 16 bits (split.h)
@@ -70,10 +75,33 @@ HETERO_INLINE void row_words(const std::uint8_t* p, std::size_t step, Words (&wo
     words[2][0] = _mm512_unpacklo_epi64(b, d);
     words[3][0] = _mm512_unpackhi_epi64(b, d);
 }
-HETERO_INLINE void column_words(const std::uint8_t* p, std::size_t step, Words (&words)[kParts]) {
+HETERO_INLINE void column_words(const std::uint8_t* p, std::size_t step, Words (&words)[1][kParts]) {
     const __m512i lanes = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     const __m512i bytes = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
-    words[0] = _mm512_shuffle_epi8(_mm512_permutexvar_epi32(lanes, four_rows(p, step)), bytes);
+    words[0][0] = _mm512_shuffle_epi8(_mm512_permutexvar_epi32(lanes, four_rows(p, step)), bytes);
+}
+// Of rows of 64 bytes: lane 4 i + j of words[k] has byte 16 i + 4 k + j. in_order() brings what was summed of them to
+// 16 bytes' each.
+constexpr int kColumnUnits = 4;
+HETERO_INLINE void column_words(const std::uint8_t* p, std::size_t step, Words (&words)[kColumnUnits][kParts]) {
+    const __m512i r0 = words_load(p), r1 = words_load(p + step);
+    const __m512i r2 = words_load(p + 2 * step), r3 = words_load(p + 3 * step);
+    const __m512i a = _mm512_unpacklo_epi8(r0, r1), b = _mm512_unpackhi_epi8(r0, r1);
+    const __m512i c = _mm512_unpacklo_epi8(r2, r3), d = _mm512_unpackhi_epi8(r2, r3);
+    words[0][0] = _mm512_unpacklo_epi16(a, c);
+    words[1][0] = _mm512_unpackhi_epi16(a, c);
+    words[2][0] = _mm512_unpacklo_epi16(b, d);
+    words[3][0] = _mm512_unpackhi_epi16(b, d);
+}
+HETERO_INLINE void in_order(I32x16 (&v)[kColumnUnits]) {
+    const __m512i a = _mm512_shuffle_i32x4(v[0].part[0], v[1].part[0], 0x44),
+                  b = _mm512_shuffle_i32x4(v[0].part[0], v[1].part[0], 0xee),
+                  c = _mm512_shuffle_i32x4(v[2].part[0], v[3].part[0], 0x44),
+                  d = _mm512_shuffle_i32x4(v[2].part[0], v[3].part[0], 0xee);
+    v[0] = {{_mm512_shuffle_i32x4(a, c, 0x88)}};
+    v[1] = {{_mm512_shuffle_i32x4(a, c, 0xdd)}};
+    v[2] = {{_mm512_shuffle_i32x4(b, d, 0x88)}};
+    v[3] = {{_mm512_shuffle_i32x4(b, d, 0xdd)}};
 }
 
 HETERO_INLINE Words even_bytes(Words v) { return _mm512_and_si512(v, _mm512_set1_epi16(255)); }

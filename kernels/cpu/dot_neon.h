@@ -46,6 +46,7 @@ constexpr int kWideZero = 128;
 HETERO_INLINE Words dot_wide(Words sum, Words codes, Words x) {
     return dot_signed(sum, veorq_u8(bytes_of(codes), vdupq_n_u8(0x80)), x);
 }
+HETERO_INLINE void add_dot(Words& sum, Words codes, Words x) { sum = dot_wide(sum, codes, x); }
 
 // ---- bytes and numbers of 16 bits (split.h)
 
@@ -69,17 +70,18 @@ HETERO_INLINE void row_words(const std::uint8_t* p, std::size_t step, Words (&wo
         words[3][part] = high(b, d);
     }
 }
-HETERO_INLINE void column_words(const std::uint8_t* p, std::size_t step, Words (&words)[kParts]) {
+HETERO_INLINE void column_words(const std::uint8_t* p, std::size_t step, Words (&words)[1][kParts]) {
     const U8x16 r0 = bytes_load(p), r1 = bytes_load(p + step);
     const U8x16 r2 = bytes_load(p + 2 * step), r3 = bytes_load(p + 3 * step);
     const auto pairs = [](U8x16 v) { return vreinterpretq_u16_u8(v); };
     const uint16x8_t a = pairs(zip_low(r0, r1)), b = pairs(zip_high(r0, r1));
     const uint16x8_t c = pairs(zip_low(r2, r3)), d = pairs(zip_high(r2, r3));
-    words[0] = vreinterpretq_s32_u16(vzip1q_u16(a, c));
-    words[1] = vreinterpretq_s32_u16(vzip2q_u16(a, c));
-    words[2] = vreinterpretq_s32_u16(vzip1q_u16(b, d));
-    words[3] = vreinterpretq_s32_u16(vzip2q_u16(b, d));
+    words[0][0] = vreinterpretq_s32_u16(vzip1q_u16(a, c));
+    words[0][1] = vreinterpretq_s32_u16(vzip2q_u16(a, c));
+    words[0][2] = vreinterpretq_s32_u16(vzip1q_u16(b, d));
+    words[0][3] = vreinterpretq_s32_u16(vzip2q_u16(b, d));
 }
+constexpr int kColumnUnits = 1;  // that there is a way to take together
 
 HETERO_INLINE Words even_bytes(Words v) {
     return vreinterpretq_s32_u16(vandq_u16(vreinterpretq_u16_s32(v), vdupq_n_u16(255)));

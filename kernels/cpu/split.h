@@ -37,8 +37,8 @@ struct SplitSum {
 HETERO_INLINE SplitSum split_zero() { return {{words_splat(0), words_splat(0)}}; }
 HETERO_INLINE void add_split(SplitSum& sum, Words codes, const std::uint8_t* four) {
     if constexpr (kByteDots) {
-        sum.part[0] = dot_wide(sum.part[0], codes, splat_word(four));
-        sum.part[1] = dot_wide(sum.part[1], codes, splat_word(four + 16));
+        add_dot(sum.part[0], codes, splat_word(four));
+        add_dot(sum.part[1], codes, splat_word(four + 16));
     } else {
         sum.part[0] = dot_halves(sum.part[0], even_bytes(codes), splat_word(four));
         sum.part[1] = dot_halves(sum.part[1], odd_bytes(codes), splat_word(four + 16));

@@ -95,18 +95,26 @@ void Executor::attend_spans(const model::Attention& attention, std::size_t begin
         n_spans += spans_at(positions_[token], attention.window).count();
     }
     const std::size_t together = heads_together(attention, n_spans, 2), parts = heads.size() / together;
-    pool_.parallel_for(n_spans * parts, [&](std::size_t task, int) {
+    // Spans that lie one after the other go to one thread together, which fetches the next one's keys ahead.
+    constexpr std::size_t tasks_of_thread = 8;
+    const std::size_t run = std::clamp<std::size_t>(
+        n_spans * parts / (tasks_of_thread * static_cast<std::size_t>(pool_.size())), 1, n_spans);
+    const std::size_t runs = (n_spans + run - 1) / run;
+    pool_.parallel_for(runs * parts, [&](std::size_t task, int) {
+        const std::size_t head = task / runs * together, last = std::min((task % runs + 1) * run, n_spans);
         std::size_t token = begin, before = 0;
         Spans spans = spans_at(positions_[token], attention.window);
-        for (; task / parts - before >= spans.count(); spans = spans_at(positions_[++token], attention.window)) {
-            before += spans.count();
+        for (std::size_t index = task % runs * run; index < last; ++index) {
+            for (; index - before >= spans.count(); spans = spans_at(positions_[++token], attention.window)) {
+                before += spans.count();
+            }
+            const std::size_t count = spans.count(), span = index - before, from = (spans.first + span) * spans.length;
+            kernels::AttentionArgs args = attention_args(attention, heads.begin + head, together, token);
+            args.kv_tokens = std::min((spans.first + span + last - index) * spans.length, spans.end);
+            kernels::ops().attention_span(args, std::max(from, spans.begin), std::min(from + spans.length, spans.end),
+                                          spans_.data() + (before * heads.size() + head * count + span) * part,
+                                          count * part);
         }
-        const std::size_t head = task % parts * together, span = task / parts - before, count = spans.count();
-        const std::size_t from = (spans.first + span) * spans.length;
-        const kernels::AttentionArgs args = attention_args(attention, heads.begin + head, together, token);
-        kernels::ops().attention_span(args, std::max(from, spans.begin), std::min(from + spans.length, spans.end),
-                                      spans_.data() + (before * heads.size() + head * count + span) * part,
-                                      count * part);
     });
     const float* parts_of_head = spans_.data();
     for (std::size_t token = begin; token < end; ++token) {

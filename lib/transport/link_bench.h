@@ -50,6 +50,8 @@ struct LinkBenchRow {
     // Of ours by the plain one of the same round.
     [[nodiscard]] PairedRatio checked_ratio() const { return paired_ratio(checked, raw); }
     [[nodiscard]] PairedRatio unchecked_ratio() const { return paired_ratio(unchecked, raw); }
+    // Plain MPI is steady enough to compare with.
+    [[nodiscard]] bool raw_settled() const { return raw.spread() <= PairedRatio::max_settled_spread; }
 };
 
 // States in chunks of one size, sent with one window.

@@ -50,8 +50,11 @@ struct LinkBenchRow {
     // Of ours by the plain one of the same round.
     [[nodiscard]] PairedRatio checked_ratio() const { return paired_ratio(checked, raw); }
     [[nodiscard]] PairedRatio unchecked_ratio() const { return paired_ratio(unchecked, raw); }
-    // Plain MPI is steady enough to compare with.
-    [[nodiscard]] bool raw_settled() const { return raw.spread() <= PairedRatio::max_settled_spread; }
+    // Plain MPI is steady, and pairs agree: enough to compare.
+    [[nodiscard]] bool settled() const {
+        return raw.spread() <= PairedRatio::max_settled_spread && checked_ratio().settled() &&
+               unchecked_ratio().settled();
+    }
 };
 
 // States in chunks of one size, sent with one window.

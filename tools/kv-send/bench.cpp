@@ -17,31 +17,30 @@ Json json_of(const transport::Sample& rates) {
             {"spread", number(rates.spread())}};
 }
 
-// Judged where pairs agree and what they are compared with is steady.
-Json json_of(const transport::PairedRatio& ratio, bool steady = true) {
-    return steady && ratio.settled() ? number(ratio.median) : Json(nullptr);
+Json json_of(const transport::PairedRatio& ratio, bool settled) {
+    return settled ? number(ratio.median) : Json(nullptr);
 }
 Json range_of(const transport::PairedRatio& ratio) { return {number(ratio.low), number(ratio.high)}; }
 
 Json json_of(const transport::LinkBenchRow& row) {
     const transport::PairedRatio checked = row.checked_ratio(), unchecked = row.unchecked_ratio();
-    const bool steady = row.raw_settled();
+    const bool settled = row.settled();
     return {{"message_bytes", row.message_bytes},
             {"bytes", row.bytes},
             {"rounds", row.raw.values.size()},
             {"raw", json_of(row.raw)},
             {"checked", json_of(row.checked)},
             {"unchecked", json_of(row.unchecked)},
-            {"settled", steady && checked.settled() && unchecked.settled()},
-            {"ratio_checked", json_of(checked, steady)},
+            {"settled", settled},
+            {"ratio_checked", json_of(checked, settled)},
             {"ratio_checked_range", range_of(checked)},
-            {"ratio_unchecked", json_of(unchecked, steady)},
+            {"ratio_unchecked", json_of(unchecked, settled)},
             {"ratio_unchecked_range", range_of(unchecked)}};
 }
 
-std::string text_of(const transport::PairedRatio& ratio, bool steady = true) {
+std::string text_of(const transport::PairedRatio& ratio, bool settled) {
     const auto range = fmt::format("({:.1f} to {:.1f})", 100 * ratio.low, 100 * ratio.high);
-    return steady && ratio.settled() ? fmt::format("{:.1f}% {}", 100 * ratio.median, range) : "unsettled " + range;
+    return settled ? fmt::format("{:.1f}% {}", 100 * ratio.median, range) : "unsettled " + range;
 }
 
 std::string sweep_text(const transport::LinkBench& bench) {
@@ -53,8 +52,9 @@ std::string sweep_text(const transport::LinkBench& bench) {
         text += fmt::format("{:>10} {:>10} {:>8.3f} {:>8.3f}{}\n", format_bytes(cell.message_bytes),
                             format_bytes(cell.window_bytes), cell.checked.quantile(0.5), cell.unchecked.quantile(0.5),
                             &cell == bench.chosen() ? " chosen" : "");
-    return text + fmt::format("chosen by the best: {} checked, {} no CRC\n", text_of(bench.checked_of_best),
-                              text_of(bench.unchecked_of_best));
+    return text + fmt::format("chosen by the best: {} checked, {} no CRC\n",
+                              text_of(bench.checked_of_best, bench.checked_of_best.settled()),
+                              text_of(bench.unchecked_of_best, bench.unchecked_of_best.settled()));
 }
 
 std::string table(const transport::LinkBench& bench) {
@@ -68,9 +68,9 @@ std::string table(const transport::LinkBench& bench) {
         text += fmt::format("{:>10} {:>10} {:>8.3f} {:>8.3f} {:>8.3f}", format_bytes(row.message_bytes),
                             format_bytes(row.bytes), row.raw.quantile(0.5), row.checked.quantile(0.5),
                             row.unchecked.quantile(0.5));
-        text += fmt::format(" {:>23} {:>23}", text_of(row.checked_ratio(), row.raw_settled()),
-                            text_of(row.unchecked_ratio(), row.raw_settled()));
-        text += row.raw_settled() ? "\n" : fmt::format(" raw varies by {:.0f}%\n", 100 * row.raw.spread());
+        text += fmt::format(" {:>23} {:>23}", text_of(row.checked_ratio(), row.settled()),
+                            text_of(row.unchecked_ratio(), row.settled()));
+        text += row.settled() ? "\n" : fmt::format(" raw varies by {:.0f}%\n", 100 * row.raw.spread());
     }
     return text + sweep_text(bench);
 }
@@ -87,8 +87,8 @@ Json choice_of(const transport::LinkBench& bench) {
     for (const transport::LinkBenchCell& cell : bench.sweep) sweep.push_back(json_of(cell));
     Json choice = {{"window_bytes", bench.window_bytes},
                    {"chunk_bytes", transport::usual_message_bytes},
-                   {"of_best_checked", json_of(bench.checked_of_best)},
-                   {"of_best_unchecked", json_of(bench.unchecked_of_best)}};
+                   {"of_best_checked", json_of(bench.checked_of_best, bench.checked_of_best.settled())},
+                   {"of_best_unchecked", json_of(bench.unchecked_of_best, bench.unchecked_of_best.settled())}};
     choice["sweep"] = std::move(sweep);
     return choice;
 }
@@ -121,7 +121,7 @@ Status bench(Tool& tool, const std::string& peer, const std::vector<std::string>
     report["seconds"] = number(static_cast<double>(usual->bytes) / 1e9 / usual->checked.quantile(0.5));
     report["gb_per_s"] = number(usual->checked.quantile(0.5));
     report["raw_gb_per_s"] = number(usual->raw.quantile(0.5));
-    report["ratio"] = json_of(usual->checked_ratio(), usual->raw_settled());
+    report["ratio"] = json_of(usual->checked_ratio(), usual->settled());
     report["latency_us_p50"] = number(result.frames_us.quantile(0.5));
     report["latency_us_p99"] = number(result.frames_us.quantile(0.99));
     return tool.json() ? Status{} : tool.print(table(result));

@@ -31,7 +31,6 @@ enum MessageType : std::uint8_t {
     continuation = 16,
     attribute_info = 21
 };
-enum TypeClass : std::uint8_t { fixed_point = 0, floating_point = 1, string = 3, enumeration = 8, variable_length = 9 };
 constexpr std::size_t max_chunk_bytes = 16U << 20;
 
 // Elements of a dataspace; nullopt where it does not fit its bytes.
@@ -58,22 +57,23 @@ std::optional<std::uint32_t> element_size(Bytes bytes, int depth = 0) {
     const Bytes rest = bytes.subspan(8);
     if (version < 1 || version > 3) return std::nullopt;
     switch (load<std::uint8_t>(bytes, 0) & 15) {
-        case fixed_point:
+        case TypeClass::fixed_point:
             return rest.size() >= 4 ? std::optional(size) : std::nullopt;
-        case floating_point:
+        case TypeClass::floating_point:
             return rest.size() >= 12 ? std::optional(size) : std::nullopt;
-        case string:
+        case TypeClass::string:
             return size;
-        case variable_length: {  // of characters: a string
+        case TypeClass::variable_length: {  // of characters: a string
             const bool is_string = (load<std::uint8_t>(bytes, 1) & 15) == 1;
             return is_string && size == heap_reference_bytes && element_size(rest, depth + 1) == 1U
                        ? std::optional(size)
                        : std::nullopt;
         }
-        case enumeration: {
+        case TypeClass::enumeration: {
             constexpr std::size_t base_bytes = 12;  // of an integer type
             const std::size_t members = load<std::uint16_t>(bytes, 1);
-            if (members == 0 || rest.size() < base_bytes || (load<std::uint8_t>(rest, 0) & 15) != fixed_point)
+            if (members == 0 || rest.size() < base_bytes ||
+                (load<std::uint8_t>(rest, 0) & 15) != TypeClass::fixed_point)
                 return std::nullopt;
             if (load<std::uint32_t>(rest, 4) != size) return std::nullopt;
             std::size_t at = base_bytes;

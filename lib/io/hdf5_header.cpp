@@ -22,8 +22,7 @@ std::optional<T> load(Bytes bytes, std::size_t offset) {
 
 // A datatype message: u8 class and version, 24 bits of properties of the class, u32 size, then what the class has.
 struct Type {
-    enum Class : std::uint8_t { fixed_point = 0, floating_point = 1, enumeration = 8, variable_length = 9 };
-    std::uint8_t type_class = 0;
+    std::uint8_t type_class = 0;  // a TypeClass
     std::uint32_t bits = 0, size = 0;
     Bytes rest;
 };
@@ -35,7 +34,7 @@ std::optional<Type> type_of(Bytes bytes) {
 
 // Little-endian, of all its bits. Bit 3 of the properties: signed.
 bool is_integer(const Type& type, std::uint32_t bytes) {
-    return type.type_class == Type::fixed_point && (type.bits & ~8U) == 0 && type.size == bytes &&
+    return type.type_class == TypeClass::fixed_point && (type.bits & ~8U) == 0 && type.size == bytes &&
            load<std::uint16_t>(type.rest, 0) == 0U && load<std::uint16_t>(type.rest, 2) == 8 * bytes;
 }
 bool is_signed(const Type& type) { return (type.bits & 8) != 0; }
@@ -45,7 +44,7 @@ bool is_float(const Type& type, std::uint32_t bytes, std::uint8_t exponent_bits,
     const auto total = static_cast<std::uint8_t>(8 * bytes),
                mantissa = static_cast<std::uint8_t>(total - 1 - exponent_bits);
     constexpr std::uint32_t implied_bit = 2U << 4;
-    return type.type_class == Type::floating_point && type.size == bytes &&
+    return type.type_class == TypeClass::floating_point && type.size == bytes &&
            type.bits == (implied_bit | std::uint32_t{total - 1U} << 8) && load<std::uint16_t>(type.rest, 0) == 0U &&
            load<std::uint16_t>(type.rest, 2) == total && load<std::uint8_t>(type.rest, 4) == mantissa &&
            load<std::uint8_t>(type.rest, 5) == exponent_bits && load<std::uint8_t>(type.rest, 6) == 0U &&
@@ -125,7 +124,7 @@ std::optional<double> plain_number(const ObjectHeader::Attribute& attribute) {
 std::optional<bool> plain_boolean(const ObjectHeader::Attribute& attribute) {
     const auto type = type_of(attribute.type);
     const auto value = load<std::uint8_t>(attribute.data, 0);
-    if (!type || type->type_class != Type::enumeration || type->size != 1 || !is_single(attribute) || !value ||
+    if (!type || type->type_class != TypeClass::enumeration || type->size != 1 || !is_single(attribute) || !value ||
         *value > 1) {
         return std::nullopt;
     }
@@ -135,7 +134,7 @@ std::optional<bool> plain_boolean(const ObjectHeader::Attribute& attribute) {
 std::optional<std::span<const std::byte, heap_reference_bytes>> plain_string(const ObjectHeader::Attribute& attribute) {
     constexpr std::uint32_t of_characters = 1;
     const auto type = type_of(attribute.type);
-    if (!type || type->type_class != Type::variable_length || (type->bits & 15) != of_characters ||
+    if (!type || type->type_class != TypeClass::variable_length || (type->bits & 15) != of_characters ||
         type->size != heap_reference_bytes || !is_single(attribute) || attribute.data.size() < heap_reference_bytes) {
         return std::nullopt;
     }

@@ -110,6 +110,11 @@ struct Superblock {
 };
 Result<Superblock> check_superblock(ByteStore& store);
 
+// Of a datatype message, as files number them.
+struct TypeClass {
+    enum : std::uint8_t { fixed_point = 0, floating_point = 1, string = 3, enumeration = 8, variable_length = 9 };
+};
+
 // What an object header says. All that a file of ours says is in its headers, and is read from here: the library takes
 // twenty times as long. It is asked about the rest, and says what is wrong.
 struct ObjectHeader {

@@ -229,6 +229,15 @@ TEST_CASE("NaN and infinity in a state are refused with their place") {
     }
 }
 
+// K and V of all three layers, bit for bit.
+void check_equal(const Session& one, const Session& other) {
+    for (std::uint32_t layer = 0; layer < 3; ++layer) {
+        const kv::Layer left = must(one.export_layer(layer)), right = must(other.export_layer(layer));
+        CHECK(left.k.values.bytes == right.k.values.bytes);
+        CHECK(left.v.values.bytes == right.v.values.bytes);
+    }
+}
+
 TEST_CASE("a long state is taken by all threads: bit for bit, and the first of its bad values is named") {
     const auto model = tiny_model();
     const std::uint64_t n_tokens = model->config.context_length;  // several tasks, the last one short
@@ -242,11 +251,7 @@ TEST_CASE("a long state is taken by all threads: bit for bit, and the first of i
     for (std::uint32_t layer = 0; layer < 3; ++layer) {
         must(target->import_layer(header, layer, must(source->export_layer(layer)), tokens.size()));
     }
-    for (std::uint32_t layer = 0; layer < 3; ++layer) {
-        const kv::Layer left = must(source->export_layer(layer)), right = must(target->export_layer(layer));
-        CHECK(left.k.values.bytes == right.k.values.bytes);
-        CHECK(left.v.values.bytes == right.v.values.bytes);
-    }
+    check_equal(*source, *target);
     kv::Layer damaged = must(source->export_layer(0));
     const std::uint16_t nan = 0x7E00;
     for (const std::size_t token : {std::size_t{450}, std::size_t{301}}) {
@@ -272,11 +277,7 @@ TEST_CASE("a layer that is read in pieces is taken bit for bit, and its bad valu
             const Pieces pieces(must(source->export_layer(layer)));
             must(target->import_layer(header, layer, pieces, tokens.size()));
         }
-        for (std::uint32_t layer = 0; layer < 3; ++layer) {
-            const kv::Layer left = must(source->export_layer(layer)), right = must(target->export_layer(layer));
-            CHECK(left.k.values.bytes == right.k.values.bytes);
-            CHECK(left.v.values.bytes == right.v.values.bytes);
-        }
+        check_equal(*source, *target);
         kv::Layer damaged = must(source->export_layer(0));
         const std::uint16_t nan = 0x7E00;
         std::memcpy(damaged.v.values.bytes.data() + (std::size_t{201} * 2 * 16 + 16 + 3) * 2, &nan, 2);

@@ -28,8 +28,8 @@ static_assert(kPanelsBytes <= kScratchFloats * sizeof(float));
 constexpr std::size_t kPanelBlock = 512 + 64 + 64;                                  // codes, f32 scales and mins
 constexpr std::size_t kPanelBlocks = kScratchFloats * sizeof(float) / kPanelBlock;  // at most
 
-// Codes are lowered by `Less`.
-template <class P, int Less>
+// Codes are lowered by their zero.
+template <class P>
 void unpack_group(const Byte* block, std::size_t blocks, Byte* panel) {
     for (std::size_t b = 0; b < blocks; ++b, block += P::kBlockBytes, panel += kPanelBlock) {
         prefetch(block, P::kBlockBytes, kAhead);
@@ -38,7 +38,7 @@ void unpack_group(const Byte* block, std::size_t blocks, Byte* panel) {
 #pragma GCC unroll 8
             for (int j = 0; j < 8; ++j) {
                 Words codes = P::codes(block, j, part);
-                if constexpr (Less != 0) codes = bytes_minus(codes, Less);
+                if constexpr (P::kZero != 0) codes = bytes_minus(codes, P::kZero);
                 words_store(panel + 64 * j + offset, codes);
             }
             const Byte* scales = block + P::kCodeBytes + offset / 2;
@@ -165,8 +165,7 @@ void gemm_tiles(const Byte* packed, std::size_t row_begin, std::size_t row_end, 
     for (std::size_t first = row_begin / packed_rows; first <= last_group; first += at_once) {
         const std::size_t end = last_group + 1 - first < at_once ? last_group + 1 : first + at_once;
         for (std::size_t group = first; group < end; ++group)
-            unpack_group<P, P::kZero>(packed + group * blocks * P::kBlockBytes, blocks,
-                                      panels + (group - first) * panel_bytes);
+            unpack_group<P>(packed + group * blocks * P::kBlockBytes, blocks, panels + (group - first) * panel_bytes);
         memory_fence_for_tiles();
         const std::size_t from = first * packed_rows < row_begin ? row_begin : first * packed_rows;
         const std::size_t to = end * packed_rows < row_end ? end * packed_rows : row_end;

@@ -139,7 +139,7 @@ template <KvCodes Codes, int N>
 void add_units(TileRows v, std::size_t first_run, std::size_t end_run, std::size_t first, std::size_t end,
                const SplitWeights* weights, const F32x16* correction, float* acc, std::size_t acc_stride) {
     if constexpr (kColumnUnits > 1 && !is_paired(Codes)) {
-        for (; first + kColumnUnits <= end; first += kColumnUnits, v.next = nullptr) {
+        for (; first + kColumnUnits <= end; first += kColumnUnits) {
             constexpr int kTogether = N == 4 ? 2 : N;
             add_columns<Codes, kTogether, kColumnUnits>(v, first_run, end_run, first, weights, correction, acc,
                                                         acc_stride);

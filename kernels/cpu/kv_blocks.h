@@ -560,7 +560,7 @@ bool copy_finite(const KvValues& x, void* y, std::size_t y_stride) {
         std::memcpy(out + whole, in + whole, 2 * tail);
     }
     if (streams) stream_end();
-    return largest_word(largest) < (x.type == DType::f16 ? 0x7c00 : 0x7f80);  // infinity
+    return largest_word(largest) < (x.type == DType::f16 ? AsF16::kInfinity : AsBf16::kInfinity);
 }
 
 void copy_streaming(void* to, const void* from, std::size_t bytes) {

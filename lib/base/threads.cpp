@@ -9,6 +9,7 @@
 #include <charconv>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <exception>
 #include <thread>
 #include <vector>
@@ -25,6 +26,7 @@ namespace {
 constexpr std::chrono::microseconds spin_time{30};
 // A worker that had no core for so long has lost it to someone who computes, too.
 constexpr std::chrono::microseconds stall_time{300};
+constexpr std::size_t most_parts = 16;     // of the tasks: threads without work look at all of them
 constexpr std::size_t most_watched = 256;  // workers: each takes a file descriptor
 
 inline void cpu_relax() noexcept {
@@ -113,28 +115,37 @@ struct ThreadPool::Impl {
         std::atomic<bool> inside{false};  // the generation
         CoreWait core_wait;
         std::chrono::nanoseconds waited_before{-1};  // of the caller; -1: it is not watched
-        std::size_t node = 0;
+        std::size_t part = 0;
     };
-    // What the threads of a NUMA node take first; all tasks where there is one node.
+    // Threads that lie side by side on one NUMA node, and what they take first.
     struct alignas(64) Part {
-        std::size_t threads = 0, end = 0;
-        std::vector<int> cpus = {};  // empty: of one node
+        std::size_t node = 0, threads = 0, end = 0;
         std::atomic<std::size_t> next{0};
     };
+    struct Node {
+        std::vector<int> cpus;  // empty where there is one node
+        std::size_t first = 0, parts = 0;
+    };
 
-    Impl(std::size_t n_threads, const std::vector<NumaNode>& nodes)
-        : workers(n_threads - 1), parts(nodes.size()), crew(static_cast<int>(workers.size())) {
+    Impl(std::size_t n_threads, const std::vector<NumaNode>& numa)
+        : workers(n_threads - 1), nodes(numa.size()), crew(static_cast<int>(workers.size())) {
+        const std::size_t threads_of_part = (n_threads + most_parts - 1) / most_parts;
         for (std::size_t thread = 0; thread < n_threads; ++thread) {
-            const std::size_t node = node_of_thread(nodes, thread, n_threads);
-            ++parts[node].threads;
-            if (thread != 0) workers[thread - 1].node = node;
+            const std::size_t node = node_of_thread(numa, thread, n_threads);
+            if (parts.empty() || parts.back().node != node || parts.back().threads == threads_of_part) {
+                if (nodes[node].parts++ == 0) nodes[node].first = parts.size();
+                parts.emplace_back().node = node;
+            }
+            ++parts.back().threads;
+            if (thread != 0) workers[thread - 1].part = parts.size() - 1;
         }
-        for (std::size_t node = 0; node < nodes.size() && nodes.size() > 1; ++node) parts[node].cpus = nodes[node].cpus;
+        for (std::size_t node = 0; node < numa.size() && numa.size() > 1; ++node) nodes[node].cpus = numa[node].cpus;
     }
 
     std::vector<std::thread> threads;
     std::vector<Worker> workers;
-    std::vector<Part> parts;
+    std::deque<Part> parts;  // they do not move
+    std::vector<Node> nodes;
     Crew crew;  // of the caller
     const FunctionRef<void(std::size_t, int)>* body = nullptr;
     std::atomic<std::uint32_t> door{closed};
@@ -151,10 +162,13 @@ struct ThreadPool::Impl {
         }
     }
 
-    void take_tasks(int worker, std::size_t node) {
+    // Those of the own part, then of the others of its node, then the rest.
+    void take_tasks(int worker, std::size_t own) {
+        const Node& near = nodes[parts[own].node];
         for (std::size_t i = 0; i < parts.size(); ++i) {
-            Part& part = parts[(node + i) % parts.size()];
-            for (;;) {
+            Part& part = parts[i < near.parts ? near.first + (own - near.first + i) % near.parts
+                                              : (near.first + i) % parts.size()];
+            while (part.next.load(std::memory_order_relaxed) < part.end) {
                 const std::size_t task = part.next.fetch_add(1, std::memory_order_relaxed);
                 if (task >= part.end) break;
                 (*body)(task, worker);
@@ -162,11 +176,11 @@ struct ThreadPool::Impl {
         }
     }
 
-    [[nodiscard]] std::size_t node_of_caller() const {
-        if (parts.size() == 1) return 0;
+    [[nodiscard]] std::size_t part_of_caller() const {
+        if (nodes.size() == 1) return 0;
         const int cpu = ::sched_getcpu();
-        for (std::size_t node = 0; node < parts.size(); ++node) {
-            if (std::binary_search(parts[node].cpus.begin(), parts[node].cpus.end(), cpu)) return node;
+        for (const Node& node : nodes) {
+            if (std::binary_search(node.cpus.begin(), node.cpus.end(), cpu)) return node.first;
         }
         return 0;
     }
@@ -188,7 +202,7 @@ struct ThreadPool::Impl {
     void worker_loop(std::size_t index) {
         Worker& self = workers[index];
         if (index < most_watched) self.core_wait.open();
-        if (parts.size() > 1) keep_on(parts[self.node].cpus);
+        if (nodes.size() > 1) keep_on(nodes[parts[self.part].node].cpus);
         for (std::uint32_t seen = 0;;) {
             spin_until([&] { return generation.load(std::memory_order_acquire) != seen; });
             generation.wait(seen);
@@ -196,7 +210,7 @@ struct ThreadPool::Impl {
             if (stopping) return;
             if (!enter()) continue;
             self.inside.store(true, std::memory_order_relaxed);
-            take_tasks(static_cast<int>(index) + 1, self.node);
+            take_tasks(static_cast<int>(index) + 1, self.part);
             self.inside.store(false, std::memory_order_relaxed);
             finished.fetch_add(1);
             finished.notify_one();
@@ -242,7 +256,7 @@ ThreadPool::ThreadPool(int threads, const std::vector<NumaNode>& nodes) : size_(
     impl_->crew = Crew(size_ - 1);
 }
 
-int ThreadPool::nodes() const noexcept { return static_cast<int>(impl_->parts.size()); }
+int ThreadPool::nodes() const noexcept { return static_cast<int>(impl_->nodes.size()); }
 
 ThreadPool::~ThreadPool() {
     impl_->stopping = true;
@@ -264,7 +278,7 @@ void ThreadPool::parallel_for(std::size_t tasks, FunctionRef<void(std::size_t, i
     impl_->finished.store(0, std::memory_order_relaxed);
     impl_->door.store(places, std::memory_order_release);
     impl_->announce();
-    impl_->take_tasks(0, impl_->node_of_caller());
+    impl_->take_tasks(0, impl_->part_of_caller());
     const std::uint32_t left = impl_->door.fetch_or(Impl::closed, std::memory_order_acq_rel);
     if (const int stalled = impl_->wait_for(places - left); stalled != 0) {
         stalls_ += static_cast<std::uint64_t>(stalled);

@@ -29,9 +29,10 @@ public:
     [[nodiscard]] int nodes() const noexcept;  // that the threads are divided among; 1: they are not
 
     // Calls body(task, worker) once for each task in [0, tasks), worker in [0, size()); the caller takes part and
-    // returns when all are done. Which worker takes a task is not fixed, so results must not depend on it. Of several
-    // NUMA nodes each has a part of the tasks, the first ones the first node and so on: its threads take these before
-    // they help others. So what is written first in one loop is near in the next one that is divided alike.
+    // returns when all are done. Each thread (of very many: each few of them) has a range of the tasks, the first
+    // thread the first ones and so on; it takes these before it helps others, those of its own NUMA node first. So what
+    // is written in one loop is near in the next one that is divided alike. Which worker takes a task is not fixed:
+    // results must not depend on it.
     // What the caller wrote before is seen by body, and what body wrote by the caller afterwards. `body` must not
     // throw, and neither it nor another thread may call parallel_for of the same pool meanwhile.
     void parallel_for(std::size_t tasks, FunctionRef<void(std::size_t task, int worker)> body);

@@ -89,7 +89,22 @@ private:
         const std::uint8_t* quantized = nullptr;  // x for it
         const std::uint8_t* residual = nullptr;   // where fine: what quantized lacks of x
         const kernels::Bf16* tiles = nullptr;     // instead of both, in a chunk that is computed in tiles
+
+        // That of the tokens from this one on, a multiple of activation_tile; of tiles: 0.
+        [[nodiscard]] Product from(std::size_t token) const;
     };
+    // How a product is divided into tasks, [block of tokens][block of rows]. Where there are many tokens, each thread
+    // has its own in all products and loops over tokens: they stay in its cache.
+    struct Tasks {
+        std::size_t n_tokens, n_rows;
+        std::size_t tokens, rows;  // of a block
+
+        [[nodiscard]] std::size_t row_blocks() const { return (n_rows + rows - 1) / rows; }
+        [[nodiscard]] std::size_t count() const { return (n_tokens + tokens - 1) / tokens * row_blocks(); }
+        [[nodiscard]] Range tokens_of(std::size_t task) const;
+        [[nodiscard]] Range rows_of(std::size_t task) const;
+    };
+    [[nodiscard]] Tasks tasks_of(std::size_t n_rows, std::size_t n_tokens) const;
 
     static Sizes sizes_of(const model::Program& program);
     // The buffers that are planned: the program's registers, then these.
@@ -188,9 +203,9 @@ private:
     // of a rank of several to gate_.
     void activate_tiles(const model::FfnAdd& ffn, std::span<const Product> products, std::size_t n_tokens);
     void activate_codes(const model::FfnAdd& ffn, std::span<const Product> products, std::size_t n_tokens);
-    // Rows [begin, end) of gate and up and what comes of them, to the worker's own [token][stride].
-    const float* activate_block(const model::FfnAdd& ffn, std::span<const Product> products, std::size_t begin,
-                                std::size_t end, std::size_t stride, std::size_t n_tokens, int worker);
+    // Rows of gate and up and what comes of them, to the worker's own [token][stride].
+    const float* activate_block(const model::FfnAdd& ffn, std::span<const Product> products, Range rows, Range tokens,
+                                std::size_t stride, int worker);
 
     const model::Program& program_;
     ThreadPool& pool_;

@@ -10,7 +10,8 @@
 namespace hetero::engine {
 namespace {
 
-constexpr std::size_t tokens_to_divide = 8;  // from which on a tile's columns are worth a meeting of threads
+constexpr std::size_t tokens_of_thread = 128;  // that are worth it that each thread reads all weights
+constexpr std::size_t tokens_to_divide = 8;    // from which on a tile's columns are worth a meeting of threads
 
 }  // namespace
 
@@ -21,6 +22,34 @@ std::size_t Executor::rows_per_task(std::size_t rows) const {
                            : packed_ != nullptr ? RowProduct::packed
                                                 : RowProduct::unpacked;
     return kernels::rows_per_task(rows, static_cast<std::size_t>(pool_.size()), how);
+}
+
+Executor::Product Executor::Product::from(std::size_t token) const {
+    Product part = *this;
+    const std::size_t bytes = kernels::activation_bytes(token, weight->cols);
+    part.y += token * y_stride;
+    if (x != nullptr) part.x += token * x_stride;
+    if (quantized != nullptr) part.quantized += bytes;
+    if (residual != nullptr) part.residual += bytes;
+    return part;
+}
+
+Executor::Tasks Executor::tasks_of(std::size_t n_rows, std::size_t n_tokens) const {
+    const auto threads = static_cast<std::size_t>(pool_.size());
+    const bool by_tokens = packed_ != nullptr && tiling_ == nullptr;
+    const std::size_t parts = by_tokens ? std::clamp<std::size_t>(n_tokens / tokens_of_thread, 1, threads) : 1;
+    const std::size_t tokens = round_up((n_tokens + parts - 1) / parts, kernels::activation_tile);
+    return {n_tokens, n_rows, std::max<std::size_t>(tokens, 1), rows_per_task(n_rows * parts)};
+}
+
+Range Executor::Tasks::tokens_of(std::size_t task) const {
+    const std::size_t begin = task / row_blocks() * tokens;
+    return {begin, std::min(begin + tokens, n_tokens)};
+}
+
+Range Executor::Tasks::rows_of(std::size_t task) const {
+    const std::size_t begin = task % row_blocks() * rows;
+    return {begin, std::min(begin + rows, n_rows)};
 }
 
 void Executor::quantize(const float* x, std::size_t x_stride, std::size_t cols, std::size_t n_tokens, std::uint8_t* out,
@@ -77,33 +106,35 @@ void Executor::prepare(std::span<Product> products, std::size_t n_tokens, bool f
     quantize(first.x, first.x_stride, cols, n_tokens, quantized_.data(), fine ? residual : nullptr);
 }
 
-const float* Executor::activate_block(const model::FfnAdd& ffn, std::span<const Product> products, std::size_t begin,
-                                      std::size_t end, std::size_t stride, std::size_t n_tokens, int worker) {
+const float* Executor::activate_block(const model::FfnAdd& ffn, std::span<const Product> products, Range rows,
+                                      Range tokens, std::size_t stride, int worker) {
     const bool gated = ffn.gate.rows != 0;
     const std::size_t size = work_.size() / static_cast<std::size_t>(2 * pool_.size());
     float* gate = work_.data() + static_cast<std::size_t>(worker) * 2 * size;
     float* up = gate + size;
-    multiply(products[0], begin, end, n_tokens, gate, stride);
-    if (gated) multiply(products[1], begin, end, n_tokens, up, stride);
-    for (std::size_t token = 0; token < n_tokens; ++token) {
-        activate(ffn.activation, gate + token * stride, gated ? up + token * stride : nullptr, end - begin);
+    multiply(products[0].from(tokens.begin), rows.begin, rows.end, tokens.size(), gate, stride);
+    if (gated) multiply(products[1].from(tokens.begin), rows.begin, rows.end, tokens.size(), up, stride);
+    for (std::size_t token = 0; token < tokens.size(); ++token) {
+        activate(ffn.activation, gate + token * stride, gated ? up + token * stride : nullptr, rows.size());
     }
     return gate;
 }
 
 void Executor::activate_codes(const model::FfnAdd& ffn, std::span<const Product> products, std::size_t n_tokens) {
     constexpr std::size_t tile = kernels::activation_tile, block = kernels::packed_cols;
-    const std::size_t rows = ffn.up.rows, most = std::max(chunk_tokens_ / n_tokens * ffn_block_rows, ffn_block_rows);
-    const std::size_t stride = std::min(round_up(rows_per_task(rows), block), most);
-    pool_.parallel_for((rows + stride - 1) / stride, [&](std::size_t task, int worker) {
-        const std::size_t begin = task * stride, end = std::min(begin + stride, rows);
-        const float* values = activate_block(ffn, products, begin, end, stride, n_tokens, worker);
-        for (std::size_t first = 0; first < n_tokens; first += tile) {
+    const std::size_t rows = ffn.up.rows;
+    Tasks tasks = tasks_of(rows, n_tokens);
+    const std::size_t most = std::max(chunk_tokens_ / tasks.tokens * ffn_block_rows, ffn_block_rows);
+    const std::size_t stride = tasks.rows = std::min(round_up(tasks.rows, block), most);
+    pool_.parallel_for(tasks.count(), [&](std::size_t task, int worker) {
+        const Range tokens = tasks.tokens_of(task), columns = tasks.rows_of(task);
+        const float* values = activate_block(ffn, products, columns, tokens, stride, worker);
+        for (std::size_t first = tokens.begin; first < tokens.end; first += tile) {
             const std::size_t count = std::min(tile, n_tokens - first);
-            kernels::ops().quantize_activations(
-                values + first * stride, stride, count, end - begin,
-                activated_.data() + kernels::activation_bytes(first, rows) + kernels::activation_bytes(count, begin),
-                nullptr);
+            kernels::ops().quantize_activations(values + (first - tokens.begin) * stride, stride, count, columns.size(),
+                                                activated_.data() + kernels::activation_bytes(first, rows) +
+                                                    kernels::activation_bytes(count, columns.begin),
+                                                nullptr);
         }
     });
 }
@@ -121,7 +152,7 @@ void Executor::activate_tiles(const model::FfnAdd& ffn, std::span<const Product>
             tiling_->gated_gemm({packing, data}, {products[1].packed->packing, products[1].packed->data},
                                 begin - first_row, end - first_row, ffn.up.cols, products[0].tiles, n_tokens, out);
         } else {
-            const float* values = activate_block(ffn, products, begin, end, stride, n_tokens, worker);
+            const float* values = activate_block(ffn, products, {begin, end}, {0, n_tokens}, stride, worker);
             tiling_->round(values, stride, n_tokens, out);
         }
         for (std::size_t token = 0; token < n_tokens && !alone; ++token) {  // as the ranks gather it
@@ -172,16 +203,22 @@ void Executor::multiply(const Product& product, std::size_t begin, std::size_t e
 
 void Executor::multiply_all(std::span<Product> products, std::size_t n_tokens, bool fine) {
     prepare(products, n_tokens, fine);
-    std::size_t total_rows = 0, tasks = 0;
+    std::size_t total_rows = 0, row_blocks = 0;
     for (const Product& product : products) total_rows += product.rows.size();
-    const std::size_t block = rows_per_task(total_rows);
-    const auto tasks_of = [block](const Product& product) { return (product.rows.size() + block - 1) / block; };
-    for (const Product& product : products) tasks += tasks_of(product);
-    pool_.parallel_for(tasks, [&](std::size_t task, int) {
+    const Tasks all = tasks_of(total_rows, n_tokens);
+    const auto tasks_in = [&](const Product& product) {
+        return Tasks{n_tokens, product.rows.size(), all.tokens, all.rows};
+    };
+    for (const Product& product : products) row_blocks += tasks_in(product).row_blocks();
+    const std::size_t token_blocks = (n_tokens + all.tokens - 1) / all.tokens;
+    pool_.parallel_for(token_blocks * row_blocks, [&](std::size_t task, int) {
+        const std::size_t first = task / row_blocks * all.tokens;
         const Product* product = products.data();
-        while (task >= tasks_of(*product)) task -= tasks_of(*product++);
-        const std::size_t begin = product->rows.begin + task * block;
-        multiply(*product, begin, std::min(begin + block, product->rows.end), n_tokens);
+        for (task %= row_blocks; task >= tasks_in(*product).row_blocks(); ++product)
+            task -= tasks_in(*product).row_blocks();
+        const Range rows = tasks_in(*product).rows_of(task);
+        multiply(product->from(first), product->rows.begin + rows.begin, product->rows.begin + rows.end,
+                 std::min(all.tokens, n_tokens - first));
     });
 }
 
@@ -242,17 +279,18 @@ Status Executor::multiply_add(const model::Matrix& weight, const std::optional<m
         return {};
     }
     prepare({&product, 1}, n_tokens);
-    const std::size_t block = rows_per_task(own.size());
-    pool_.parallel_for((own.size() + block - 1) / block, [&](std::size_t task, int) {
-        const std::size_t begin = own.begin + task * block, end = std::min(begin + block, own.end);
+    const Tasks tasks = tasks_of(own.size(), n_tokens);
+    pool_.parallel_for(tasks.count(), [&](std::size_t task, int) {
+        const Range tokens = tasks.tokens_of(task), part = tasks.rows_of(task);
+        const std::size_t begin = own.begin + part.begin, end = own.begin + part.end;
         if (product.tiles != nullptr && weight.row_scale.empty() && weight.bias.empty()) {
             const auto& [packing, data, first_row] = *product.packed;
             tiling_->gemm(packing, data, begin - first_row, end - first_row, weight.cols, product.tiles, n_tokens, true,
                           y + begin, y_stride);
             return;
         }
-        multiply(product, begin, end, n_tokens);
-        for (std::size_t token = 0; token < n_tokens; ++token) {
+        multiply(product.from(tokens.begin), begin, end, tokens.size());
+        for (std::size_t token = tokens.begin; token < tokens.end; ++token) {
             kernels::ops().add(product.y + token * rows + begin, y + token * y_stride + begin, end - begin);
         }
     });

@@ -19,7 +19,7 @@
 using namespace hetero;
 
 TEST_CASE("every task runs exactly once, on a worker of the pool") {
-    for (const int threads : {1, 2, 3, 4, 7, 16}) {
+    for (const int threads : {1, 2, 3, 4, 7, 16, 40}) {
         ThreadPool pool(threads);
         REQUIRE(pool.size() == threads);
         for (const std::size_t tasks : {0U, 1U, 2U, 3U, 15U, 16U, 17U, 1000U}) {
@@ -96,6 +96,20 @@ TEST_CASE("a pool asked for less than one thread has as many as the process may 
         pool.parallel_for(3, [&](std::size_t, int) { runs.fetch_add(1); });
         CHECK(runs == 3);
     }
+}
+
+TEST_CASE("each thread takes the tasks of its own range before others'") {
+    ThreadPool pool(4);
+    // Every worker holds its first task until all have one.
+    std::vector<std::size_t> first(4);
+    std::atomic<int> arrived{0};
+    pool.parallel_for(10, [&](std::size_t task, int worker) {
+        if (arrived.load() == 4) return;
+        first[static_cast<std::size_t>(worker)] = task;
+        arrived.fetch_add(1);
+        while (arrived.load() < 4) std::this_thread::yield();
+    });
+    CHECK(first == std::vector<std::size_t>{0, 2, 5, 7});
 }
 
 TEST_CASE("of several NUMA nodes each has a part of the tasks, and helps with the others' when it is through") {

@@ -1,4 +1,4 @@
-// How the rows of a product are divided among threads: what the engine does, and hw-probe measures.
+// How the tokens and the rows of a product are divided among threads: what the engine does, and hw-probe measures.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -22,6 +22,17 @@ enum class RowProduct { tiles, packed, unpacked };  // TileOps::gemm, Ops::packe
     // tokens.
     const std::size_t tasks_per_thread = how == RowProduct::packed ? 4 : 2;
     return std::max(packed_rows, round_up(rows / (threads * tasks_per_thread), packed_rows));
+}
+
+// At least 1. Where there are many, each thread has its own, of which it reads what it has written itself; the weights
+// are read by all.
+[[nodiscard]] constexpr std::size_t tokens_per_task(std::size_t n_tokens, std::size_t threads,
+                                                    RowProduct how) noexcept {
+    constexpr std::size_t tokens_of_thread = 128;  // that are worth it
+    const std::size_t parts =
+        how == RowProduct::packed ? std::clamp<std::size_t>(n_tokens / tokens_of_thread, 1, threads) : 1;
+    const std::size_t tiles = (n_tokens + activation_tile - 1) / activation_tile;
+    return std::max<std::size_t>((tiles + parts - 1) / parts, 1) * activation_tile;
 }
 
 }  // namespace hetero::kernels

@@ -21,6 +21,7 @@
 #include "engine/runner.h"
 #include "engine/share.h"
 #include "engine/slots.h"
+#include "kernels/api/row_tasks.h"
 #include "kernels/api/tiles.h"
 #include "model/program.h"
 
@@ -198,6 +199,7 @@ private:
     Status gather_rows(float* y, std::size_t rows, std::size_t stride, std::size_t n_tokens);
     Status gather_heads(float* y, std::size_t n_heads, std::size_t dim, std::size_t stride, std::size_t n_tokens);
     Status gather(float* y, std::size_t stride, std::size_t n_tokens);  // of parts_
+    [[nodiscard]] kernels::RowProduct how_to_multiply() const;
     [[nodiscard]] std::size_t rows_per_task(std::size_t rows) const;
     // The activations of an FFN whose weights are packed: straight to activated_, as tiles or quantized, and in tiles
     // of a rank of several to gate_.

@@ -5,23 +5,23 @@
 #include "engine/executor.h"
 #include "engine/executor_parts.h"
 #include "kernels/api/ops.h"
-#include "kernels/api/row_tasks.h"
 
 namespace hetero::engine {
 namespace {
 
-constexpr std::size_t tokens_of_thread = 128;  // that are worth it that each thread reads all weights
-constexpr std::size_t tokens_to_divide = 8;    // from which on a tile's columns are worth a meeting of threads
+constexpr std::size_t tokens_to_divide = 8;  // from which on a tile's columns are worth a meeting of threads
 
 }  // namespace
 
-std::size_t Executor::rows_per_task(std::size_t rows) const {
+kernels::RowProduct Executor::how_to_multiply() const {
     using kernels::RowProduct;
+    if (tiling_ != nullptr) return RowProduct::tiles;
+    return packed_ != nullptr ? RowProduct::packed : RowProduct::unpacked;
+}
+
+std::size_t Executor::rows_per_task(std::size_t rows) const {
     static_assert(row_granule == kernels::packed_rows);
-    const RowProduct how = tiling_ != nullptr   ? RowProduct::tiles
-                           : packed_ != nullptr ? RowProduct::packed
-                                                : RowProduct::unpacked;
-    return kernels::rows_per_task(rows, static_cast<std::size_t>(pool_.size()), how);
+    return kernels::rows_per_task(rows, static_cast<std::size_t>(pool_.size()), how_to_multiply());
 }
 
 Executor::Product Executor::Product::from(std::size_t token) const {
@@ -35,11 +35,10 @@ Executor::Product Executor::Product::from(std::size_t token) const {
 }
 
 Executor::Tasks Executor::tasks_of(std::size_t n_rows, std::size_t n_tokens) const {
-    const auto threads = static_cast<std::size_t>(pool_.size());
-    const bool by_tokens = packed_ != nullptr && tiling_ == nullptr;
-    const std::size_t parts = by_tokens ? std::clamp<std::size_t>(n_tokens / tokens_of_thread, 1, threads) : 1;
-    const std::size_t tokens = round_up((n_tokens + parts - 1) / parts, kernels::activation_tile);
-    return {n_tokens, n_rows, std::max<std::size_t>(tokens, 1), rows_per_task(n_rows * parts)};
+    const std::size_t tokens =
+        kernels::tokens_per_task(n_tokens, static_cast<std::size_t>(pool_.size()), how_to_multiply());
+    const std::size_t parts = (n_tokens + tokens - 1) / tokens;
+    return {n_tokens, n_rows, tokens, rows_per_task(n_rows * parts)};
 }
 
 Range Executor::Tasks::tokens_of(std::size_t task) const {

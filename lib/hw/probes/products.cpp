@@ -4,12 +4,11 @@
 #include <cstring>
 #include <random>
 
-#include "kernels/api/row_tasks.h"
-
 namespace hetero::hw {
 namespace {
 
 using kernels::DType;
+using kernels::RowProduct;
 
 constexpr std::size_t distinct_tokens = 8;
 constexpr std::size_t distinct_rows = kernels::packed_rows;  // one group of packed weights
@@ -99,31 +98,37 @@ void Products::round_inputs() {
     }
 }
 
-std::size_t Products::rows_per_task(std::size_t rows, bool tiled) const {
-    using kernels::RowProduct;
-    const RowProduct how = tiled ? RowProduct::tiles : path_ == Path::fast ? RowProduct::packed : RowProduct::unpacked;
-    return kernels::rows_per_task(rows, static_cast<std::size_t>(pool_.size()), how);
+RowProduct Products::how(bool tiled) const {
+    if (path_ == Path::precise) return RowProduct::unpacked;
+    return tiled ? RowProduct::tiles : RowProduct::packed;
 }
 
-void Products::gemm(std::size_t tokens) {
-    const std::size_t step = rows_per_task(gemm_rows, tiles_ != nullptr);
+void Products::gemm(std::size_t n_tokens) {
+    const auto threads = static_cast<std::size_t>(pool_.size());
+    const RowProduct way = how(tiles_ != nullptr);
+    const std::size_t tokens = kernels::tokens_per_task(n_tokens, threads, way);
+    const std::size_t parts = (n_tokens + tokens - 1) / tokens;
+    const std::size_t step = std::min(gemm_rows, kernels::rows_per_task(gemm_rows * parts, threads, way));
+    const std::size_t blocks = (gemm_rows + step - 1) / step;
     const kernels::Ops& ops = kernels::ops();
-    pool_.parallel_for((gemm_rows + step - 1) / step, [&](std::size_t task, int) {
-        const std::size_t begin = task * step, end = std::min(begin + step, gemm_rows);
-        if (path_ == Path::precise) {
-            ops.gemm(type_, weights_, row_bytes_, begin, end, cols, x_.data(), cols, tokens, y_.data(), gemm_rows);
-        } else if (tiles_ != nullptr) {
-            tiles_->gemm(packing_, weights_, begin, end, cols, tiles_of_x_.data(), tokens, false, y_.data() + begin,
-                         gemm_rows);
+    pool_.parallel_for(parts * blocks, [&](std::size_t task, int) {
+        const std::size_t begin = task % blocks * step, end = std::min(begin + step, gemm_rows);
+        const std::size_t first = task / blocks * tokens, count = std::min(tokens, n_tokens - first);
+        float* y = y_.data() + first * gemm_rows;
+        if (way == RowProduct::unpacked) {
+            ops.gemm(type_, weights_, row_bytes_, begin, end, cols, x_.data() + first * cols, cols, count, y,
+                     gemm_rows);
+        } else if (way == RowProduct::tiles) {
+            tiles_->gemm(packing_, weights_, begin, end, cols, tiles_of_x_.data(), count, false, y + begin, gemm_rows);
         } else {
-            ops.packed_gemm(packing_, weights_, begin, end, cols, quantized_.data(), nullptr, tokens, y_.data(),
-                            gemm_rows);
+            ops.packed_gemm(packing_, weights_, begin, end, cols,
+                            quantized_.data() + kernels::activation_bytes(first, cols), nullptr, count, y, gemm_rows);
         }
     });
 }
 
 void Products::batch_of(std::size_t rows, std::size_t tokens) {
-    const std::size_t step = rows_per_task(rows, false);
+    const std::size_t step = kernels::rows_per_task(rows, static_cast<std::size_t>(pool_.size()), how(false));
     const kernels::Ops& ops = kernels::ops();
     std::byte* quantized = quantized_.data() + kernels::activation_bytes(max_tokens, cols);
     if (path_ == Path::fast) ops.quantize_activations(x_.data(), cols, tokens, cols, quantized, nullptr);

@@ -10,6 +10,7 @@
 #include "hw/probes/timing.h"
 #include "kernels/api/ops.h"
 #include "kernels/api/packed.h"
+#include "kernels/api/row_tasks.h"
 #include "kernels/api/tiles.h"
 
 namespace hetero::hw {
@@ -42,7 +43,7 @@ private:
     void fill(std::span<std::byte> memory);
     void round_inputs();
     void batch_of(std::size_t rows, std::size_t tokens);
-    [[nodiscard]] std::size_t rows_per_task(std::size_t rows, bool tiled) const;
+    [[nodiscard]] kernels::RowProduct how(bool tiled) const;
     [[nodiscard]] std::size_t wrong_rows(const float* y, std::size_t y_stride, std::size_t token, bool tiled) const;
 
     kernels::DType type_;

@@ -89,6 +89,7 @@ Status File::finish() {
     if (error) return tl::unexpected<Error>(*error);
     if (closed && channel_->error) return tl::unexpected<Error>(*channel_->error);
     if (!flushed || !closed) return fail(Errc::resource, "HDF5 cannot write the file ({})", reason);
+    for (const auto& [path, links] : many_links_) HETERO_CHECK(write_links(*store_, path, links));
     return {};
 }
 

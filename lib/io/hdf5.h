@@ -17,6 +17,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -85,6 +86,7 @@ struct Extent {
 using Value = std::variant<std::string, std::int64_t, double, bool>;
 
 class File;
+struct ManyLinks;
 struct ObjectHeader;
 
 // While it lives the calling thread has the library to itself: a row of small calls then takes one turn instead of one
@@ -108,7 +110,8 @@ public:
 
     [[nodiscard]] const std::string& path() const noexcept { return path_; }  // "/sequences/0000"
 
-    // `links`: about how many groups and datasets will be in it.
+    // `links`: about how many groups and datasets will be in it. Where they are many, they are there once the file is
+    // finished; until then other nodes of this file find them all the same.
     Result<Node> create_group(const std::string& name, std::uint64_t links = 0);
     // Space is taken at once and left unwritten; write() must follow.
     Result<Node> create_dataset(const std::string& name, const Extent& extent);
@@ -127,8 +130,8 @@ public:
         return std::optional<T>(std::move(std::get<T>(*value)));
     }
 
-    // Of datasets only. `bytes` and `out` must have the dataset's size; with an owner they are written by File::finish(), as
-    // ByteStore::write_later() does.
+    // Of datasets only. `bytes` and `out` must have the dataset's size; with an owner they are written by
+    // File::finish(), as ByteStore::write_later() does.
     [[nodiscard]] const Extent& extent() const noexcept { return extent_; }
     [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
     Status write(std::span<const std::byte> bytes, std::shared_ptr<const void> owner = nullptr);
@@ -153,6 +156,7 @@ private:
     Result<std::optional<Value>> read_attribute(const std::string& name, Kind kind) const;
     Result<std::optional<Value>> ask_attribute(const std::string& name, Kind kind) const;  // the library
     [[nodiscard]] std::string child_path(const std::string& name) const;
+    Status link(const std::string& name, std::int64_t child);  // where links are many
     // That it is there and safe to open. While the file is written: null.
     Result<std::shared_ptr<const ObjectHeader>> check_child(const std::string& name, const std::string& path) const;
     // Fills extent_, bytes_ and offset_.
@@ -163,6 +167,7 @@ private:
     mutable std::int64_t id_;
     std::string path_;
     std::shared_ptr<const ObjectHeader> header_;  // null: the library is asked about everything
+    ManyLinks* many_ = nullptr;                   // of a group that is written and has them
     Extent extent_;
     std::uint64_t bytes_ = 0;
     std::uint64_t offset_ = 0;
@@ -199,6 +204,7 @@ private:
 
     std::unique_ptr<ByteStore> store_;
     std::unique_ptr<Channel> channel_;
+    std::map<std::string, ManyLinks> many_links_;  // by the group's path
     std::int64_t id_ = -1;
     std::shared_ptr<const ObjectHeader> root_;  // of a file for reading
     bool headers_tell_ = true;                  // false: the library is asked about everything

@@ -1,6 +1,7 @@
 // Object headers, looked at before the library decodes them. Checksums find accidents; a header that was made wrong on
 // purpose has a right one, and the library (1.10.8) follows sizes and counts in it without comparing them with what is
 // there: members of enums, attributes, compact data. So those are compared here.
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -17,21 +18,6 @@ T load(Bytes bytes, std::size_t offset) {
     std::memcpy(&value, bytes.data() + offset, sizeof value);
     return value;
 }
-
-enum MessageType : std::uint8_t {
-    dataspace = 1,
-    link_info = 2,
-    datatype = 3,
-    fill_value = 5,
-    link = 6,
-    external_files = 7,
-    layout = 8,
-    filters = 11,
-    attribute = 12,
-    continuation = 16,
-    attribute_info = 21
-};
-constexpr std::size_t max_chunk_bytes = 16U << 20;
 
 // Elements of a dataspace; nullopt where it does not fit its bytes.
 std::optional<std::uint64_t> count_elements(Bytes bytes) {
@@ -180,6 +166,9 @@ public:
             if (length < 8) return damaged("object header continuation");
             HETERO_CHECK(chunk(at, 4, length - 8));
         }
+        const auto by_name = [](const ObjectHeader::Link& a, const ObjectHeader::Link& b) { return a.name < b.name; };
+        if (!std::is_sorted(out_.links.begin(), out_.links.end(), by_name))
+            std::stable_sort(out_.links.begin(), out_.links.end(), by_name);
         return {};
     }
 
@@ -191,11 +180,12 @@ private:
     // `head` bytes, `size` bytes of messages, and the checksum.
     Status chunk(std::uint64_t address, std::uint64_t head, std::uint64_t size) {
         const std::uint64_t file_bytes = store_.size();
-        if (size > max_chunk_bytes || size + head + 4 > budget_ || address > file_bytes ||
+        if (size > max_header_chunk_bytes || size + head + 4 > budget_ || address > file_bytes ||
             size + head + 4 > file_bytes - address)
             return damaged("object header: it is longer than the file");
         budget_ -= size + head + 4;
-        std::vector<std::byte>& bytes = out_.chunks.emplace_back(head + size + 4);
+        std::vector<std::byte>& bytes =
+            out_.chunks.emplace_back(address, std::vector<std::byte>(head + size + 4)).bytes;
         HETERO_CHECK(store_.read_at(address, bytes));
         const Bytes covered = Bytes(bytes).first(head + size);
         const bool follows = head == 4;
@@ -206,6 +196,8 @@ private:
             const auto type = load<std::uint8_t>(covered, at);
             const std::size_t length = load<std::uint16_t>(covered, at + 1);
             const auto flags = load<std::uint8_t>(covered, at + 3);
+            if (type == MessageType::nothing && length >= continuation_bytes && !out_.spare)
+                out_.spare = {out_.chunks.size() - 1, at};
             at += message_head_;
             if (length > covered.size() - at) return damaged("object header: a message ends after it");
             HETERO_CHECK(message(type, flags, covered.subspan(at, length)));
@@ -219,59 +211,60 @@ private:
         if ((flags & shared) != 0) return damaged("object header: shared messages are not used in a state");
         bool fits = true;
         switch (type) {
-            case dataspace:
+            case MessageType::dataspace:
                 fits = count_elements(bytes).has_value();
                 out_.space = bytes;
                 break;
-            case datatype:
+            case MessageType::datatype:
                 fits = element_size(bytes).has_value();
                 out_.type = bytes;
                 break;
-            case fill_value:
+            case MessageType::fill_value:
                 fits = fill_value_fits(bytes);
                 break;
-            case layout:
+            case MessageType::layout:
                 if (!layout_fits(bytes))
                     return fail(Errc::bad_input,
                                 "{}: stored in chunks, or damaged; contiguous storage without filters is expected",
                                 path_);
                 out_.layout = bytes;
                 break;
-            case filters:
-            case external_files:
+            case MessageType::filters:
+            case MessageType::external_files:
                 out_.plain_data = false;
                 break;
-            case link_info:
+            case MessageType::link_info:
                 out_.is_group = true;
                 if (bytes.size() < 2 || !none_elsewhere(bytes, (load<std::uint8_t>(bytes, 1) & 1) != 0 ? 10 : 2))
                     out_.all_links = false;
                 break;
-            case link:
+            case MessageType::link:
                 if (const auto read = read_link(bytes)) {
                     out_.links.push_back(*read);
                 } else {
                     out_.all_links = false;
                 }
                 break;
-            case attribute_info:
+            case MessageType::attribute_info:
                 if (bytes.size() < 2 || !none_elsewhere(bytes, (load<std::uint8_t>(bytes, 1) & 1) != 0 ? 4 : 2))
                     out_.all_attributes = false;
                 break;
-            case attribute: {
+            case MessageType::attribute: {
                 const auto read = read_attribute(bytes);
                 fits = read.has_value();
                 if (fits) out_.attributes.push_back(*read);
                 break;
             }
-            case continuation:
-                fits = bytes.size() >= 16;
+            case MessageType::continuation:
+                fits = bytes.size() >= continuation_bytes;
                 if (fits) more_.emplace_back(load<std::uint64_t>(bytes, 0), load<std::uint64_t>(bytes, 8));
                 break;
             default:
                 break;
         }
         if (!fits)
-            return damaged(type == attribute ? "attribute, or one of a type that no state has" : "object header");
+            return damaged(type == MessageType::attribute ? "attribute, or one of a type that no state has"
+                                                          : "object header");
         return {};
     }
 

@@ -89,8 +89,9 @@ const ObjectHeader::Attribute* ObjectHeader::attribute(std::string_view name) co
 }
 
 const ObjectHeader::Link* ObjectHeader::link(std::string_view name) const noexcept {
-    const auto found = std::find_if(links.begin(), links.end(), [&](const Link& one) { return one.name == name; });
-    return found == links.end() ? nullptr : &*found;
+    const auto found = std::lower_bound(links.begin(), links.end(), name,
+                                        [](const Link& one, std::string_view wanted) { return one.name < wanted; });
+    return found == links.end() || found->name != name ? nullptr : &*found;
 }
 
 std::optional<PlainData> plain_data(const ObjectHeader& header) {

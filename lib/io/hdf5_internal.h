@@ -103,12 +103,43 @@ struct Library {
 
 // Bob Jenkins' lookup3 (hashlittle, initial value 0): the checksum of HDF5's metadata.
 [[nodiscard]] std::uint32_t metadata_checksum(std::span<const std::byte> bytes);
+// Links of a group that is written, beside those that the library knows: it makes room for a few at a time, and looks
+// at all that it has made before it makes more, so that 5,000 links take it half a minute.
+struct ManyLinks {
+    std::uint64_t group = 0;                         // address of its object header
+    std::map<std::string, std::uint64_t> addresses;  // of object headers, by name
+};
+// Appends them to the group's header: in one piece, at the end of the file, which the library has closed.
+Status write_links(ByteStore& store, const std::string& path, const ManyLinks& links);
+
 // Checks the superblock of an HDF5 file: version 2 or 3, checksum, closed by its writer, size.
 struct Superblock {
     std::uint64_t root = 0;      // address of the root group's header
     bool has_extension = false;  // it may say that metadata are not where they seem to be
 };
 Result<Superblock> check_superblock(ByteStore& store);
+Status set_end(ByteStore& store, std::uint64_t bytes);  // of the file, as the superblock has it
+
+// Of object headers, as files number them.
+struct MessageType {
+    enum : std::uint8_t {
+        nothing = 0,
+        dataspace = 1,
+        link_info = 2,
+        datatype = 3,
+        fill_value = 5,
+        link = 6,
+        external_files = 7,
+        layout = 8,
+        filters = 11,
+        attribute = 12,
+        continuation = 16,
+        attribute_info = 21
+    };
+};
+inline constexpr std::size_t message_head_bytes = 4;              // without a creation order
+inline constexpr std::size_t continuation_bytes = 16;             // of that message: u64 address, u64 length
+inline constexpr std::size_t max_header_chunk_bytes = 16U << 20;  // in one piece
 
 // Of a datatype message, as files number them.
 struct TypeClass {
@@ -126,9 +157,18 @@ struct ObjectHeader {
         std::string_view name;
         std::uint64_t address = 0;  // of an object header of this file
     };
-    std::vector<std::vector<std::byte>> chunks;  // that all else lies in
+    struct Chunk {
+        std::uint64_t address = 0;
+        std::vector<std::byte> bytes;  // the checksum is the last of them
+    };
+    // A message that says nothing, with room for a continuation.
+    struct Spare {
+        std::size_t chunk = 0, at = 0;
+    };
+    std::vector<Chunk> chunks;  // that all else lies in
+    std::optional<Spare> spare;
     std::vector<Attribute> attributes;
-    std::vector<Link> links;
+    std::vector<Link> links;                       // by name
     bool all_attributes = true, all_links = true;  // none are elsewhere, or of a kind that is not read here
     bool is_group = false;
     std::span<const std::byte> space, type, layout;  // of a dataset

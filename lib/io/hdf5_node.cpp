@@ -9,15 +9,24 @@ namespace {
 
 constexpr std::size_t max_rank = 8;
 
-// HDF5 makes room for a few links at a time, and looks at all that it has made before it makes more: 2,500 links take
-// seconds. Groups of many have their room from the start, in one message of the object header, which ends at 64 KiB.
-constexpr std::uint64_t many_links = 64, most_expected_links = 2900;
-constexpr unsigned link_name_bytes = 5;
+constexpr std::uint64_t many_links = 64;
+// The header of a group of many links has room for so many of so many bytes, for its continuation and some attributes.
+constexpr unsigned spare_links = 24, spare_name_bytes = 5;
 
 std::string shape_text(const std::vector<std::uint64_t>& shape) {
     std::string text = "[";
     for (std::size_t i = 0; i < shape.size(); ++i) text += fmt::format("{}{}", i == 0 ? "" : ", ", shape[i]);
     return text + "]";
+}
+
+std::optional<haddr_t> address_of(hid_t id) {
+#if H5_VERSION_GE(1, 12, 0)
+    H5O_info1_t info{};
+#else
+    H5O_info_t info{};
+#endif
+    if (H5Oget_info2(id, &info, H5O_INFO_BASIC) < 0) return std::nullopt;
+    return info.addr;
 }
 
 }  // namespace
@@ -27,6 +36,7 @@ Node::Node(Node&& other) noexcept
       id_(std::exchange(other.id_, -1)),
       path_(std::move(other.path_)),
       header_(std::move(other.header_)),
+      many_(other.many_),
       extent_(std::move(other.extent_)),
       bytes_(other.bytes_),
       offset_(other.offset_) {}
@@ -37,6 +47,7 @@ Node& Node::operator=(Node&& other) noexcept {
         std::swap(id_, other.id_);
         std::swap(path_, other.path_);
         std::swap(header_, other.header_);
+        std::swap(many_, other.many_);
         std::swap(extent_, other.extent_);
         std::swap(bytes_, other.bytes_);
         std::swap(offset_, other.offset_);
@@ -61,6 +72,7 @@ std::int64_t Node::id() const {
 }
 
 bool Node::has(const std::string& name) const noexcept {
+    if (many_ != nullptr) return many_->addresses.contains(name);
     if (header_ != nullptr && header_->all_links) return header_->link(name) != nullptr;
     const hid_t own = id();
     const Quiet quiet;
@@ -68,6 +80,7 @@ bool Node::has(const std::string& name) const noexcept {
 }
 
 Result<std::uint64_t> Node::link_count() const {
+    if (many_ != nullptr) return many_->addresses.size();
     if (header_ != nullptr && header_->all_links) return header_->links.size();
     const hid_t own = id();
     const Quiet quiet;
@@ -81,6 +94,10 @@ Result<std::shared_ptr<const ObjectHeader>> Node::check_child(const std::string&
         const ObjectHeader::Link* link = header_->link(name);
         if (link == nullptr) return fail(Errc::bad_input, "{} is missing", path);
         return read_header(*file_->store_, link->address, path);
+    }
+    if (many_ != nullptr) {
+        if (!has(name)) return fail(Errc::bad_input, "{} is missing", path);
+        return nullptr;
     }
     const hid_t own = id();
     const Quiet quiet;
@@ -98,20 +115,36 @@ Result<std::shared_ptr<const ObjectHeader>> Node::check_child(const std::string&
     return read_header(*file_->store_, link.u.address, path);
 }
 
+// What no link of the library's leads to lives by a count that is raised here.
+Status Node::link(const std::string& name, std::int64_t child) {
+    const std::optional<haddr_t> address = address_of(child);
+    if (has(name) || !address || H5Oincr_refcount(child) < 0)
+        return file_->failure(child_path(name) + ": cannot be linked");
+    many_->addresses.emplace(name, *address);
+    return {};
+}
+
 Result<Node> Node::create_group(const std::string& name, std::uint64_t links) {
     const Quiet quiet;
     const std::string path = child_path(name);
     Id creation;
     if (links > many_links) {
         creation = Id(H5Pcopy(library().group_creation.get()));
-        const auto expected = static_cast<unsigned>(std::min<std::uint64_t>(links, most_expected_links));
-        if (!creation || H5Pset_est_link_info(creation.get(), expected, link_name_bytes) < 0)
+        if (!creation || H5Pset_est_link_info(creation.get(), spare_links, spare_name_bytes) < 0)
             return file_->failure(path + ": cannot describe the group");
     }
     const hid_t list = creation ? creation.get() : library().group_creation.get();
-    const hid_t id = H5Gcreate2(id_, name.c_str(), H5P_DEFAULT, list, H5P_DEFAULT);
+    const hid_t id = many_ == nullptr ? H5Gcreate2(id_, name.c_str(), H5P_DEFAULT, list, H5P_DEFAULT)
+                                      : H5Gcreate_anon(id_, list, H5P_DEFAULT);
     if (id < 0) return file_->failure(path + ": cannot create the group");
-    return Node(file_, id, path);
+    Node node(file_, id, path);
+    if (many_ != nullptr) HETERO_CHECK(link(name, id));
+    if (links > many_links) {
+        const std::optional<haddr_t> address = address_of(id);
+        if (!address) return file_->failure(path + ": cannot be found again");
+        node.many_ = &file_->many_links_.insert_or_assign(path, ManyLinks{*address, {}}).first->second;
+    }
+    return node;
 }
 
 Result<Node> Node::create_dataset(const std::string& name, const Extent& extent) {
@@ -120,10 +153,13 @@ Result<Node> Node::create_dataset(const std::string& name, const Extent& extent)
     const std::vector<hsize_t> dims(extent.shape.begin(), extent.shape.end());
     const Id space(H5Screate_simple(static_cast<int>(dims.size()), dims.data(), nullptr));
     if (!space) return file_->failure(path + ": cannot describe the dataset");
-    const hid_t id = H5Dcreate2(id_, name.c_str(), library().types[static_cast<std::size_t>(extent.element)].get(),
-                                space.get(), H5P_DEFAULT, library().dataset_creation.get(), H5P_DEFAULT);
+    const hid_t type = library().types[static_cast<std::size_t>(extent.element)].get(),
+                list = library().dataset_creation.get();
+    const hid_t id = many_ == nullptr ? H5Dcreate2(id_, name.c_str(), type, space.get(), H5P_DEFAULT, list, H5P_DEFAULT)
+                                      : H5Dcreate_anon(id_, type, space.get(), list, H5P_DEFAULT);
     if (id < 0) return file_->failure(path + ": cannot create the dataset");
     Node node(file_, id, path);
+    if (many_ != nullptr) HETERO_CHECK(link(name, id));
     node.extent_ = extent;
     node.bytes_ = element_bytes(extent.element);
     for (const std::uint64_t n : extent.shape) node.bytes_ *= n;
@@ -140,9 +176,13 @@ Result<Node> Node::open_group(const std::string& name) const {
     if (header != nullptr && header->is_group) return Node(file_, -1, path, std::move(header));
     const hid_t own = id();
     const Quiet quiet;
-    const hid_t opened = H5Gopen2(own, name.c_str(), H5P_DEFAULT);
+    const hid_t opened =
+        many_ == nullptr ? H5Gopen2(own, name.c_str(), H5P_DEFAULT) : H5Oopen_by_addr(own, many_->addresses.at(name));
     if (opened < 0) return file_->failure(path + ": damaged, or not a group");
-    return Node(file_, opened, path, std::move(header));
+    Node node(file_, opened, path, std::move(header));
+    const auto many = file_->many_links_.find(path);
+    if (many != file_->many_links_.end()) node.many_ = &many->second;
+    return node;
 }
 
 Result<Node> Node::open_dataset(const std::string& name) const {

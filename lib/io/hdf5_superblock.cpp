@@ -19,6 +19,7 @@ T load(std::span<const std::byte> bytes, std::size_t offset) {
 // https://burtleburtle.net/bob/c/lookup3.c
 constexpr std::array<unsigned char, 8> signature = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n'};
 constexpr std::size_t superblock_bytes = 48;  // versions 2 and 3, offsets and lengths of 8 bytes
+constexpr std::size_t end_at = 28, checksum_at = 44;
 
 }  // namespace
 
@@ -78,8 +79,8 @@ Result<Superblock> check_superblock(ByteStore& store) {
         return fail(Errc::bad_input,
                     "HDF5 superblock version {}; hetero-kv files have version 2 or 3, whose metadata are checksummed",
                     version);
-    if (const std::uint32_t expected = load<std::uint32_t>(block, 44),
-        found = metadata_checksum(std::span(block).first(44));
+    if (const std::uint32_t expected = load<std::uint32_t>(block, checksum_at),
+        found = metadata_checksum(std::span(block).first(checksum_at));
         expected != found)
         return fail(Errc::bad_input, "damaged: HDF5 superblock has checksum {:08x}, its bytes give {:08x}", expected,
                     found);
@@ -90,12 +91,21 @@ Result<Superblock> check_superblock(ByteStore& store) {
         return fail(Errc::bad_input, "not complete: its writer has not closed it (killed, or still writing)");
     if (load<std::uint64_t>(block, 12) != 0)
         return fail(Errc::bad_input, "HDF5 base address {}; 0 is expected", load<std::uint64_t>(block, 12));
-    const auto end = load<std::uint64_t>(block, 28);
+    const auto end = load<std::uint64_t>(block, end_at);
     if (end > size) return fail(Errc::bad_input, "truncated: {} bytes, {} are expected", size, end);
     if (end < size)
         return fail(Errc::bad_input, "{} bytes follow the end of the file ({} bytes, {} are expected)", size - end,
                     size, end);
     return Superblock{load<std::uint64_t>(block, 36), load<std::uint64_t>(block, 20) != UINT64_MAX};
+}
+
+Status set_end(ByteStore& store, std::uint64_t bytes) {
+    std::array<std::byte, superblock_bytes> block{};
+    HETERO_CHECK(store.read_at(0, block));
+    std::memcpy(block.data() + end_at, &bytes, sizeof bytes);
+    const std::uint32_t checksum = metadata_checksum(std::span(block).first(checksum_at));
+    std::memcpy(block.data() + checksum_at, &checksum, sizeof checksum);
+    return store.write_at(0, block);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

@@ -35,6 +35,30 @@ TEST_CASE("a larger minor version is read, and unknown names are ignored") {
     CHECK(difference(state, *back) == "");
 }
 
+TEST_CASE("the HDF5 library finds many sequences, and adds to them and takes away") {
+    Plan plan;
+    plan.n_layers = 1;
+    plan.vocab_size = 600;
+    plan.logits = false;
+    plan.lengths.assign(300, 2);
+    const kv::State state = make_state(plan);
+    const auto back = test::after(state, [](hid_t file) {
+        for (const char* name : {"/sequences", "/integrity"}) {
+            H5G_info_t info{};
+            REQUIRE(H5Gget_info_by_name(file, name, &info, H5P_DEFAULT) >= 0);
+            CHECK(info.nlinks == 300);
+        }
+        CHECK(get_integer(file, "/sequences/0299", "n_tokens") == 2);
+        for (int i = 0; i < 100; ++i)
+            replace_dataset(file, fmt::format("/sequences/mine {}", i).c_str(), H5T_STD_U8LE, {9}, 3, 1);
+        set_text(file, "/sequences/0150", "colour", "blue");
+    });
+    REQUIRE_MESSAGE(back.has_value(), back.error().message);
+    CHECK(difference(state, *back) == "");
+    check_refused(test::after(state, [](hid_t file) { H5Ldelete(file, "/sequences/0123", H5P_DEFAULT); }),
+                  {"n_sequences of / is 300, /sequences has 299 groups"});
+}
+
 TEST_CASE("a larger major version is refused, with both versions") {
     check_refused(after([](hid_t file) { set_integer(file, "/", "schema_major", 2); }), {"2.0", "version 1"});
     check_refused(after([](hid_t file) { set_integer(file, "/", "schema_major", 0); }), {"0.0", "no such version"});

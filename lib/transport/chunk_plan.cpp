@@ -6,17 +6,6 @@
 namespace hetero::transport {
 namespace {
 
-// Of the first `rows` of the tokens that are not kept.
-quant::EncodedBytes bytes_of(const kv::Header& header, std::size_t layer, kv::PartId part, std::uint64_t rows) {
-    const kv::Scheme& scheme = header.scheme(layer, part);
-    const quant::Codec* codec = quant::find_codec(scheme.codec);  // known: check_header
-    return codec->bytes(scheme.params, {rows, header.stored_heads(), header.identity.head_dim(part)});
-}
-
-kv::KeptRows rows_of(const kv::Header& header, std::size_t sequence, std::size_t layer, kv::PartId part) {
-    return kv::kept_rows(header.scheme(layer, part), header.stored_tokens(sequence, layer));
-}
-
 std::uint64_t pick(const quant::EncodedBytes& bytes, Array array) {
     return array == Array::values ? bytes.values : array == Array::scale ? bytes.scale : bytes.zero;
 }
@@ -65,12 +54,18 @@ bool ChunkPlace::matches(const FrameHeader& header) const noexcept {
            header.length == length;
 }
 
-ChunkWalk::ChunkWalk(const kv::Header& header) : header_(&header) { settle(); }
+ChunkWalk::ChunkWalk(const kv::Header& header) : header_(&header) {
+    enter_part();
+    settle();
+}
 
-std::uint64_t ChunkWalk::chunks() const noexcept {
-    const kv::KeptRows rows = rows_of(*header_, place_.sequence, place_.layer, place_.part);
-    const std::uint64_t chunks = (rows.middle + header_->tokens_per_chunk - 1) / header_->tokens_per_chunk;
-    return std::max<std::uint64_t>(chunks, rows.sinks + rows.tail != 0 ? 1 : 0);
+void ChunkWalk::enter_part() {
+    if (place_.sequence >= header_->sequences.size() || header_->identity.n_layers == 0) return;
+    const kv::Scheme& scheme = header_->scheme(place_.layer, place_.part);
+    codec_ = quant::find_codec(scheme.codec);  // known: check_header
+    rows_ = kv::kept_rows(scheme, header_->stored_tokens(place_.sequence, place_.layer));
+    const std::uint64_t chunks = (rows_.middle + header_->tokens_per_chunk - 1) / header_->tokens_per_chunk;
+    chunks_ = std::max<std::uint64_t>(chunks, rows_.sinks + rows_.tail != 0 ? 1 : 0);
 }
 
 void ChunkWalk::next_array() noexcept {
@@ -84,20 +79,24 @@ void ChunkWalk::next_array() noexcept {
 
 // Offset and length of the place; length 0 where it has none.
 void ChunkWalk::find_bytes() {
-    const kv::KeptRows rows = rows_of(*header_, place_.sequence, place_.layer, place_.part);
+    const kv::Scheme& scheme = header_->scheme(place_.layer, place_.part);
+    const std::uint32_t heads = header_->stored_heads(), dim = header_->identity.head_dim(place_.part);
     if (place_.array >= Array::sink) {  // all of them go with chunk 0
-        const std::uint64_t kept = place_.array == Array::sink ? rows.sinks : rows.tail;
-        const kv::DType dtype = header_->scheme(place_.layer, place_.part).source_dtype;
-        const std::uint64_t row = std::uint64_t{header_->stored_heads()} * header_->identity.head_dim(place_.part);
+        const std::uint64_t kept = place_.array == Array::sink ? rows_.sinks : rows_.tail;
+        const kv::DType dtype = scheme.source_dtype;
+        const std::uint64_t row = std::uint64_t{heads} * dim;
         place_.offset = 0;
         place_.length = place_.chunk == 0 ? kernels::dtype_bytes(dtype, kept * row) : 0;
         return;
     }
-    const std::uint64_t first = std::min(rows.middle, std::uint64_t{place_.chunk} * header_->tokens_per_chunk);
-    const std::uint64_t end = std::min<std::uint64_t>(rows.middle, first + header_->tokens_per_chunk);
+    const std::uint64_t first = std::min(rows_.middle, std::uint64_t{place_.chunk} * header_->tokens_per_chunk);
+    const std::uint64_t end = std::min<std::uint64_t>(rows_.middle, first + header_->tokens_per_chunk);
     // Chunks start at multiples of the groups of tokens, so that the bytes before one are those of its tokens.
-    place_.offset = pick(bytes_of(*header_, place_.layer, place_.part, first), place_.array);
-    place_.length = pick(bytes_of(*header_, place_.layer, place_.part, end), place_.array) - place_.offset;
+    const auto before = [&](std::uint64_t rows) {
+        return pick(codec_->bytes(scheme.params, {rows, heads, dim}), place_.array);
+    };
+    place_.offset = before(first);
+    place_.length = before(end) - place_.offset;
 }
 
 void ChunkWalk::settle() {
@@ -107,7 +106,7 @@ void ChunkWalk::settle() {
             done_ = true;
             return;
         }
-        if (place_.chunk < chunks()) {
+        if (place_.chunk < chunks_) {
             find_bytes();
             place_.layer_index = std::uint64_t{place_.sequence} * n_layers + place_.layer;
             place_.slot = static_cast<std::uint32_t>(place_.piece % wire_slots);
@@ -126,6 +125,7 @@ void ChunkWalk::settle() {
                 ++place_.sequence;
             }
         }
+        enter_part();
     }
 }
 

@@ -43,12 +43,16 @@ public:
     void advance();
 
 private:
+    void enter_part();
     void next_array() noexcept;
     void find_bytes();
     void settle();  // moves on until the place has bytes
-    [[nodiscard]] std::uint64_t chunks() const noexcept;
     const kv::Header* header_;
     ChunkPlace place_;
+    // Of the place's part, looked up once: a receiver walks while its link waits.
+    const quant::Codec* codec_ = nullptr;
+    kv::KeptRows rows_;
+    std::uint64_t chunks_ = 0;
     bool done_ = false;
 };
 

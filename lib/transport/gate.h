@@ -126,9 +126,8 @@ private:
         }
     }
     bool step() {
-        const Clock::time_point now = Clock::now();
-        const bool moved = step_(now);
-        stepped_at_.store(now);
+        const bool moved = step_(Clock::now());
+        stepped_at_.store(Clock::now());  // a step may have been a long copy
         return moved;
     }
     struct Waiter {

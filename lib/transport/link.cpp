@@ -12,7 +12,7 @@ constexpr int max_damaged = 3;              // resends of one frame
 constexpr int max_undecodable = 16;         // damaged headers in a row
 constexpr std::uint32_t max_early = 65536;  // frames ahead of the one that is missing
 constexpr double longest_step_s = 1;        // between calls of step(); after more this process was stopped itself
-constexpr std::uint64_t longest_step_bytes = 1U << 20;
+constexpr std::uint64_t longest_step_bytes = 2U << 20;
 constexpr double first_ask_s = 0.05, longest_ask_s = 2;
 
 double seconds(TimePoint from, TimePoint to) { return std::chrono::duration<double>(to - from).count(); }

@@ -133,8 +133,7 @@ Result<std::vector<std::shared_ptr<kv::Layer>>> Receiver::first_buffers() {
 void Receiver::accept(std::vector<std::shared_ptr<kv::Layer>> buffers, std::vector<HeldPieces> held) {
     if (error()) return;
     if (version_ < 3) held.clear();
-    for (auto& buffer : buffers) buffers_.push_back({std::move(buffer), {}});
-    granted_ = buffers_.size();
+    for (auto& buffer : buffers) add_buffer(std::move(buffer));
     stage_ = Stage::receiving;
     post_places();
     link_->post(FrameKind::accept, encode(Accept{granted_, held}, version_));
@@ -236,24 +235,25 @@ bool Receiver::layer_ready() const noexcept { return !buffers_.empty() && taken_
 ReceivedLayer Receiver::take_layer() {
     Buffer buffer = std::move(buffers_.front());
     buffers_.pop_front();
+    buffer_bytes_ -= buffer.bytes;
     ++taken_;
     return {std::move(*buffer.layer), std::move(buffer.checksums)};
 }
 
 bool Receiver::wants_buffer() const noexcept {
     if (!accepted() || error() || granted_ >= total_) return false;
-    std::uint64_t ahead = 0;
-    for (std::uint64_t i = taken_; i < granted_; ++i) {
-        ahead += layer_bytes(header_, i);
-        if (ahead >= options_.granted_bytes && granted_ - taken_ >= 2) return false;
-    }
-    return true;
+    return buffers_.size() < 2 || buffer_bytes_ < options_.granted_bytes;
+}
+
+void Receiver::add_buffer(std::shared_ptr<kv::Layer> layer) {
+    const std::uint64_t bytes = layer_bytes(header_, granted_++);
+    buffers_.push_back({std::move(layer), {}, bytes});
+    buffer_bytes_ += bytes;
 }
 
 void Receiver::grant(std::shared_ptr<kv::Layer> buffer) {
     if (error()) return;
-    buffers_.push_back({std::move(buffer), {}});
-    ++granted_;
+    add_buffer(std::move(buffer));
     post_places();
     link_->post(FrameKind::credit, encode_credit(granted_));
 }

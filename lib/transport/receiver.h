@@ -72,6 +72,7 @@ private:
     struct Buffer {
         std::shared_ptr<kv::Layer> layer;
         kv::LayerChecksums checksums;
+        std::uint64_t bytes = 0;
     };
     void handle(const Frame& frame);
     Status handle_checked(const Frame& frame);
@@ -79,6 +80,7 @@ private:
     Status handle_chunk(const Frame& frame);
     Status handle_keep(const Frame& frame);
     Status handle_commit(const Frame& frame);
+    void add_buffer(std::shared_ptr<kv::Layer> layer);
     void take_piece(const ChunkPlace& place, std::uint32_t crc);
     void post_places();
     void expect(const ChunkPlace& place);
@@ -97,6 +99,7 @@ private:
     std::uint64_t kept_bytes_ = 0;
     std::uint64_t granted_ = 0, taken_ = 0, total_ = 0;
     std::deque<Buffer> buffers_;      // layers [taken_, granted_)
+    std::uint64_t buffer_bytes_ = 0;  // of all of them
     std::optional<ChunkWalk> next_;   // the piece that comes next
     std::optional<ChunkWalk> ahead_;  // the piece whose place is posted next
     std::deque<ChunkPlace> posted_;   // between the two

@@ -24,15 +24,27 @@ struct Packing {
         x = (x & kFour) | (x & kFour << 4 * Bits) << (32 - 4 * Bits);
         x = (x & kTwos) | (x & kTwos << 2 * Bits) << (16 - 2 * Bits);
         x = (x & kOnes) | (x & kOnes << Bits) << (8 - Bits);
-        if (is_signed) x |= ((x & kSigns) << 1) * ((1U << (8 - Bits)) - 1);  // the sign into the bits above
-        return x;
+        // The sign into the bits above: (x ^ sign) - sign in each byte, whose highest bit keeps it from its neighbours.
+        const std::uint64_t signs = is_signed ? kSigns : 0, high = 0x8080808080808080ULL;
+        return (((x ^ signs) | high) - signs) ^ high;
     }
+    // The bytes of a word that hold eight codes, or more where that is a single access.
+    static constexpr std::size_t kAccess = Bits > 4 ? 8 : 4;
     static void pack_all(const std::uint8_t* codes, std::uint8_t* packed, std::size_t n) {
         std::uint64_t word = 0;
         if constexpr (Bits == 4) {
             for (; n >= 32; n -= 32, codes += 32, packed += 16)
                 bytes_store(packed,
                             join_nibbles(bits_and(bytes_load(codes), 15), bits_and(bytes_load(codes + 16), 15)));
+        }
+        for (; n >= 64; n -= 64, codes += 64, packed += std::size_t{8} * Bits) {
+            std::uint64_t words[8];
+            std::memcpy(words, codes, 64);
+#pragma GCC unroll 1
+            for (std::uint64_t& some : words) some = pack(some);
+            for (std::size_t i = 0; i < 7; ++i)
+                std::memcpy(packed + i * Bits, &words[i], kAccess);  // the next one's too
+            std::memcpy(packed + std::size_t{7} * Bits, &words[7], Bits);
         }
         for (; n >= 8; n -= 8, codes += 8, packed += Bits) {
             std::memcpy(&word, codes, 8);
@@ -55,16 +67,14 @@ struct Packing {
                 bytes_store(codes + 16, bytes_sub(bytes_xor(zip_high(even, odd), sign), sign));
             }
         }
-        for (; n >= 16; n -= 8, codes += 8, packed += Bits) {  // whole words are read, the next one's bits among them
-            if constexpr (Bits > 4) {
-                std::memcpy(&word, packed, 8);
-            } else {
-                std::uint32_t half = 0;
-                std::memcpy(&half, packed, 4);
-                word = half;
+        for (; n >= 72; n -= 64, codes += 64, packed += std::size_t{8} * Bits) {  // the next one's bits are read, too
+            std::uint64_t words[8];
+            for (std::size_t i = 0; i < 8; ++i) {
+                std::uint64_t some = 0;
+                std::memcpy(&some, packed + i * Bits, kAccess);
+                words[i] = unpack(some, is_signed);
             }
-            word = unpack(word, is_signed);
-            std::memcpy(codes, &word, 8);
+            std::memcpy(codes, words, 64);
         }
         for (; n >= 8; n -= 8, codes += 8, packed += Bits) {
             word = 0;

@@ -12,13 +12,20 @@ struct No {
     static constexpr bool value = false;
 };
 
-// The scales of 16 values. A scale of 0 has the reciprocal 0.
+// The scales of 16 values. A product with `low` is nearer to zero than the quotient as f32 rounds it, one with `high`
+// further away; where codes are Short (quantize_short), both are 1 / scale as f32 rounds it. A scale of 0 has 0.
 struct Scales {
-    F32x16 scale, reciprocal, zero_point;
+    F32x16 scale, low, high, zero_point;
 };
 HETERO_INLINE F32x16 reciprocal_of(F32x16 scale) {
     const F32x16 tiny = splat(1.4e-45F);  // the smallest number: a scale below it is 0
     return where_less(scale, tiny, zero(), splat(1) / where_less(scale, tiny, splat(1), scale));
+}
+template <bool Short>
+HETERO_INLINE Scales scales_of(F32x16 scale, F32x16 zero_point) {
+    const F32x16 inverse = reciprocal_of(scale);  // it and the quotient are off by 2^-24 each
+    if (Short) return {scale, inverse, inverse, zero_point};
+    return {scale, inverse * splat(1 - 0x1p-22F), inverse * splat(1 + 0x1p-22F), zero_point};
 }
 HETERO_INLINE F32x16 exact_quotient(F32x16 d, F32x16 scale) {
     const F32x16 tiny = splat(1.4e-45F);
@@ -37,22 +44,34 @@ HETERO_INLINE bool has_f16_bits(float scale) {
     return (bits & 0x1FFFU) == 0 && scale >= 0 && scale < 65536 && (scale == 0 || scale >= 0x1p-24F);
 }
 
-// The codes of N times 16 differences from the zero, by reciprocals, as the low bytes of the bits of what is added to
-// kRounding, and `off`, what rounding took away. A product with the reciprocal differs from the quotient by less than
-// 2^-14 in the range of the codes, so that only near the middle of two integers could they be rounded apart: there, and
-// where `divide`, the division decides.
-constexpr float kRounding = 0x1.8p23F, kSurelyRounded = 0.5F - 0x1p-14F;
+// The codes of N times 16 differences from the zero, as the low bytes of the bits of what is added to kRounding: by
+// products with the reciprocals, one on each side of the quotient. Where these round to different codes, and where
+// `divide`, the division decides.
+constexpr float kRounding = 0x1.8p23F;
 template <std::size_t N>
-HETERO_INLINE void round_quotients(const F32x16 (&d)[N], const Scales* by, bool divide, F32x16 (&rounded)[N],
-                                   F32x16 (&off)[N]) {
+HETERO_INLINE void round_quotients(const F32x16 (&d)[N], const Scales* by, bool divide, F32x16 (&rounded)[N]) {
+    I32x16 differing = splat_int(0);
+#pragma GCC unroll 4
+    for (std::size_t j = 0; j < N; ++j) {
+        rounded[j] = fma(d[j], by[j].low, splat(kRounding));
+        differing = or_differing(differing, rounded[j], fma(d[j], by[j].high, splat(kRounding)));
+    }
+    if (__builtin_expect(!divide && !any_set(differing), 1)) return;
+#pragma GCC unroll 4
+    for (std::size_t j = 0; j < N; ++j) rounded[j] = exact_quotient(d[j], by[j].scale) + splat(kRounding);
+}
+
+// The same, and `off`, what rounding took away, in units of the scale: the division decides where that is near a half.
+template <std::size_t N>
+HETERO_INLINE void round_quotients(const F32x16 (&d)[N], const Scales* by, F32x16 (&rounded)[N], F32x16 (&off)[N]) {
     F32x16 furthest = zero();
 #pragma GCC unroll 4
     for (std::size_t j = 0; j < N; ++j) {
-        rounded[j] = fma(d[j], by[j].reciprocal, splat(kRounding));
-        off[j] = fma(d[j], by[j].reciprocal, splat(kRounding) - rounded[j]);
+        rounded[j] = fma(d[j], by[j].low, splat(kRounding));
+        off[j] = fma(d[j], by[j].low, splat(kRounding) - rounded[j]);
         furthest = max_abs(furthest, off[j]);
     }
-    if (__builtin_expect(!divide && !any_greater(furthest, splat(kSurelyRounded)), 1)) return;
+    if (__builtin_expect(!any_greater(furthest, splat(0.5F - 0x1p-12F)), 1)) return;
 #pragma GCC unroll 4
     for (std::size_t j = 0; j < N; ++j) {
         const F32x16 quotient = exact_quotient(d[j], by[j].scale);
@@ -63,14 +82,11 @@ HETERO_INLINE void round_quotients(const F32x16 (&d)[N], const Scales* by, bool 
 
 template <bool Signed, bool Error, int N>
 HETERO_INLINE void quantize_vectors(const F32x16* v, const Scales* by, bool divide, std::uint8_t* q, F32x16& worst) {
-    F32x16 d[N], rounded[N], off[N];
-    I32x16 k[N];
+    F32x16 d[N], rounded[N];
 #pragma GCC unroll 4
     for (int j = 0; j < N; ++j) d[j] = v[j] - by[j].zero_point;
-    round_quotients(d, by, divide, rounded, off);
-#pragma GCC unroll 4
-    for (int j = 0; j < N; ++j) k[j] = bits_of(rounded[j]) - bits_of(splat(kRounding));
-    store_codes<Signed, 0, N>(q, k);
+    round_quotients(d, by, divide, rounded);
+    store_low_bytes<Signed, N>(q, rounded);
     if (!Error) return;
 #pragma GCC unroll 4
     for (int j = 0; j < N; ++j)
@@ -88,7 +104,7 @@ HETERO_INLINE void quantize_short(const F32x16* v, const Scales* by, std::uint8_
     I32x16 k[N];
 #pragma GCC unroll 4
     for (int j = 0; j < N; ++j) {
-        k[j] = round_to_int(fma(v[j], by[j].reciprocal, splat(above)));
+        k[j] = round_to_int(fma(v[j], by[j].low, splat(above)));
         if (!Error) continue;
         const F32x16 code = to_float(k[j]) - splat(above);
         worst = max_abs(worst, fma(code, zero() - by[j].scale, v[j]));  // exact but for the sum
@@ -148,16 +164,17 @@ HETERO_INLINE void quantize_batch(const KvValues& x, std::size_t first, std::siz
                                   std::size_t ahead) {
     const std::size_t row_bytes = x.n * T::kBytes;
     const auto some = [&](const float* from) { return rows < kLanes ? load(from, rows) : load(from); };
-    const F32x16 scales = some(scale), bounds = largest_errors(scales, Zero ? some(zero_point) : zero());
-    float reciprocal[kLanes], bound[kLanes];
-    store(reciprocal, reciprocal_of(scales));
-    store(bound, where_between(0, rows, bounds, zero()));
-    const bool may_raise = any_greater(load(bound), splat(worst));
+    const Scales all = scales_of<Short>(some(scale), Zero ? some(zero_point) : zero());
+    const F32x16 bounds = where_between(0, rows, largest_errors(all.scale, all.zero_point), zero());
+    const bool may_raise = any_greater(bounds, splat(worst)), divide = !Short && any_needs_division(all.scale);
+    float low[kLanes], high[kLanes], bound[kLanes];
+    store(low, all.low);
+    store(high, all.high);
+    store(bound, bounds);
     for (std::size_t r = 0; r < rows; ++r, q += q_stride) {
         const Byte* p = row_of<T>(x, first + r);
         prefetch_some(p, row_bytes, ahead);
-        const Scales one{splat(scale[r]), splat(reciprocal[r]), splat(Zero ? zero_point[r] : 0)};
-        const bool divide = !Short && needs_division(scale[r]);
+        const Scales one{splat(scale[r]), splat(low[r]), splat(high[r]), splat(Zero ? zero_point[r] : 0)};
         F32x16 found = zero();
         if (__builtin_expect(may_raise && bound[r] > worst, 0)) {
             quantize_row<T, Signed, true, Short>(p, x.n, one, divide, q, found);
@@ -194,8 +211,7 @@ bool encode_rows_as(const KvValues& block, int levels, std::uint16_t* scale, std
     const KvValues x = of_length<N>(block);
     const std::size_t batch = batch_rows(x.n * T::kBytes), ahead = 2 * batch * x.stride * T::kBytes;
     RowsOut out(q, q_stride, streaming && q_stride == x.n);
-    alignas(64) float low[kBatch] = {}, high[kBatch] = {}, scales[kBatch], zeros[kBatch];
-    std::uint16_t scale_bits[kBatch], zero_bits[kBatch];
+    alignas(64) float low[kBatch], high[kBatch], scales[kBatch], zeros[kBatch];
     float worst = error != nullptr ? *error : __builtin_huge_valf();
     RowExtremes<T, !Zero> found;
     for (std::size_t first = 0; first < x.rows; first += batch) {
@@ -203,9 +219,9 @@ bool encode_rows_as(const KvValues& block, int levels, std::uint16_t* scale, std
         found.find(x, first, rows);
         if (!found.finite()) return false;
         found.give(low, high, rows);
-        if (!batch_scales<Zero>(low, high, rows, levels, scale_bits, scales, zero_bits, zeros)) return false;
-        std::memcpy(scale + first, scale_bits, rows * sizeof scale_bits[0]);
-        if (Zero) std::memcpy(zero_point + first, zero_bits, rows * sizeof zero_bits[0]);
+        if (!batch_scales<Zero>(low, high, rows, levels, scale + first, scales, Zero ? zero_point + first : nullptr,
+                                zeros))
+            return false;
         for (std::size_t at = 0; at < rows; at += out.step()) {
             const std::size_t some = rows - at < out.step() ? rows - at : out.step();
             quantize_batch<T, !Zero, Zero, !Zero && T::kBytes == 2>(x, first + at, some, scales + at, zeros + at,
@@ -218,84 +234,88 @@ bool encode_rows_as(const KvValues& block, int levels, std::uint16_t* scale, std
     return true;
 }
 
-// Columns with their scales, 64 at a time, row by row, so that memory is read and written in order. Codes that fill
-// lines of memory go past the caches where `streaming`.
-constexpr std::size_t kFourVectors = 4 * kLanes, kMostColumns = 4 * kBatch;
+// Columns with their scales, 64 at a time: their scales stay in registers while some rows pass by, few, so that codes
+// leave for memory a little at a time.
+constexpr std::size_t kRowsTogether = 4;
+constexpr std::size_t kFourVectors = 4 * kLanes, kMostColumns = 16 * kBatch;
 struct ColumnScales {
-    alignas(64) float scale[kMostColumns], reciprocal[kMostColumns], zero_point[kMostColumns];
+    alignas(64) float scale[kMostColumns], low[kMostColumns], high[kMostColumns], zero_point[kMostColumns];
+
+    template <bool Zero>
+    HETERO_INLINE Scales at(std::size_t i) const {
+        return {load(scale + i), load(low + i), load(high + i), Zero ? load(zero_point + i) : zero()};
+    }
 };
 template <class T, bool Signed, bool Zero, bool Short, bool Error>
-HETERO_INLINE void quantize_fours(const KvValues& x, const ColumnScales& columns, bool divide, std::uint8_t* q,
-                                  std::size_t q_stride, bool streaming, F32x16& worst) {
-    for (std::size_t row = 0; row < x.rows; ++row, q += q_stride) {
-        const Byte* p = row_of<T>(x, row);
-        for (std::size_t i = 0; i + kFourVectors <= x.n; i += kFourVectors) {
-            const Byte* at = p + i * T::kBytes;
-            prefetch_some(at, kFourVectors * T::kBytes, x.rows * x.stride * T::kBytes);
-            F32x16 v[4];
+HETERO_INLINE void quantize_fours(const KvValues& x, const ColumnScales& columns, bool divide, RowsOut& out,
+                                  std::size_t q_stride, Ahead& ahead, F32x16& worst) {
+    const std::size_t whole = x.n / kFourVectors * kFourVectors;
+    for (std::size_t first = 0; first < x.rows; first += out.step()) {
+        const std::size_t rows = smaller(x.rows - first, out.step());
+        auto* q = reinterpret_cast<std::uint8_t*>(out.place(first));
+        for (std::size_t i = 0; i < whole; i += kFourVectors) {
             Scales by[4];
 #pragma GCC unroll 4
-            for (std::size_t j = 0; j < 4; ++j) {
-                const std::size_t column = i + j * kLanes;
-                v[j] = T::get(at + j * kLanes * T::kBytes);
-                by[j] = {load(columns.scale + column), load(columns.reciprocal + column),
-                         Zero ? load(columns.zero_point + column) : zero()};
+            for (std::size_t j = 0; j < 4; ++j) by[j] = columns.at<Zero>(i + j * kLanes);
+            for (std::size_t row = 0; row < rows; ++row) {
+                const Byte* p = row_of<T>(x, first + row) + i * T::kBytes;
+                ahead.fetch(2);
+                F32x16 v[4];
+#pragma GCC unroll 4
+                for (std::size_t j = 0; j < 4; ++j) v[j] = T::get(p + j * kLanes * T::kBytes);
+                if (Short) {
+                    quantize_short<Signed, Error, 4>(v, by, q + row * q_stride + i, worst);
+                } else {
+                    quantize_vectors<Signed, Error, 4>(v, by, divide, q + row * q_stride + i, worst);
+                }
             }
-            alignas(64) std::uint8_t line[kFourVectors];
-            std::uint8_t* to = streaming ? line : q + i;
-            if (Short) {
-                quantize_short<Signed, Error, 4>(v, by, to, worst);
-            } else {
-                quantize_vectors<Signed, Error, 4>(v, by, divide, to, worst);
-            }
-            if (streaming) stream_line(q + i, line);
         }
+        for (std::size_t i = whole; i < x.n; i += kLanes) {
+            const Scales by = columns.at<Zero>(i);
+            for (std::size_t row = 0; row < rows; ++row)
+                quantize_last<Signed, true>(get_some<T>(row_of<T>(x, first + row), i, x.n), by, q + row * q_stride + i,
+                                            smaller(x.n - i, kLanes), worst);
+        }
+        out.add(rows);
     }
+    out.end();
 }
 
 // At most kMostColumns.
 template <class T, bool Signed, bool Zero, bool Short>
 HETERO_INLINE void quantize_some_columns(const KvValues& x, ColumnScales& columns, std::uint8_t* q,
-                                         std::size_t q_stride, float* error, bool streaming) {
+                                         std::size_t q_stride, float* error, bool streaming, Ahead& ahead) {
     F32x16 worst = zero(), most = zero();
-    std::size_t i = 0;
     bool divide = false;
-    const auto scales_of = [&](std::size_t at) {
-        const F32x16 s = load(columns.scale + at);
-        return Scales{s, reciprocal_of(s), Zero ? load(columns.zero_point + at) : zero()};
-    };
-    for (; i + kLanes <= x.n; i += kLanes) {
-        const Scales by = scales_of(i);
-        store(columns.reciprocal + i, by.reciprocal);
+    for (std::size_t i = 0; i < x.n; i += kLanes) {
+        const Scales by = scales_of<Short>(load(columns.scale + i), Zero ? load(columns.zero_point + i) : zero());
+        store(columns.low + i, by.low);
+        store(columns.high + i, by.high);
         divide |= !Short && any_needs_division(by.scale);
         most = max(most, largest_errors(by.scale, by.zero_point));
     }
-    const bool lines = streaming && (reinterpret_cast<std::uintptr_t>(q) | q_stride) % kFourVectors == 0;
+    RowsOut out(q, q_stride, streaming && q_stride == x.n, kRowsTogether);
     if (__builtin_expect(error != nullptr && any_greater(most, splat(*error)), 0)) {
-        quantize_fours<T, Signed, Zero, Short, true>(x, columns, divide, q, q_stride, lines, worst);
+        quantize_fours<T, Signed, Zero, Short, true>(x, columns, divide, out, q_stride, ahead, worst);
     } else {
-        quantize_fours<T, Signed, Zero, Short, false>(x, columns, divide, q, q_stride, lines, worst);
-    }
-    for (i = x.n / kFourVectors * kFourVectors; i < x.n; i += kLanes) {
-        const std::size_t n = x.n - i < kLanes ? x.n - i : kLanes;
-        const Scales by = scales_of(i);
-        for (std::size_t row = 0; row < x.rows; ++row)
-            quantize_last<Signed, true>(get_some<T>(row_of<T>(x, row), i, x.n), by, q + row * q_stride + i, n, worst);
+        quantize_fours<T, Signed, Zero, Short, false>(x, columns, divide, out, q_stride, ahead, worst);
     }
     if (error != nullptr) raise(error, worst);
-    if (lines) stream_end();
 }
 
 template <class T>
 HETERO_INLINE KvValues some_columns(const KvValues& x, std::size_t first) {
     KvValues some = x;
     some.data = row_of<T>(x, 0) + first * T::kBytes;
-    some.n = x.n - first < kMostColumns ? x.n - first : kMostColumns;
+    some.n = smaller(x.n - first, kMostColumns);
     return some;
 }
-// What vectors of 16 read beyond n.
-HETERO_INLINE void clear_rest(float* values, std::size_t n) {
-    for (; n % kLanes != 0; ++n) values[n] = 0;
+// What is looked at after these columns: those beside them, or the first of the rows that follow.
+template <class T>
+HETERO_INLINE Ahead next_columns(const KvValues& x, std::size_t first) {
+    const bool beside = x.n - first > kMostColumns;
+    const std::size_t begin = beside ? first + kMostColumns : 0, n = smaller(x.n - begin, kMostColumns);
+    return {row_of<T>(x, beside ? 0 : x.rows) + begin * T::kBytes, x.rows, x.stride * T::kBytes, n * T::kBytes};
 }
 
 template <class T, bool Signed, bool Zero, bool Short>
@@ -304,38 +324,31 @@ HETERO_INLINE void quantize_columns_as(const KvValues& x, const float* scale, co
     ColumnScales columns;
     for (std::size_t first = 0; first < x.n; first += kMostColumns) {
         const KvValues some = some_columns<T>(x, first);
-        std::memcpy(columns.scale, scale + first, some.n * sizeof *scale);
-        clear_rest(columns.scale, some.n);
-        if (Zero) {
-            std::memcpy(columns.zero_point, zero_point + first, some.n * sizeof *scale);
-            clear_rest(columns.zero_point, some.n);
+        for (std::size_t i = 0; i < some.n; i += kLanes) {
+            store(columns.scale + i, get_some<AsF32>(reinterpret_cast<const Byte*>(scale + first), i, some.n));
+            if (Zero)
+                store(columns.zero_point + i,
+                      get_some<AsF32>(reinterpret_cast<const Byte*>(zero_point + first), i, some.n));
         }
-        quantize_some_columns<T, Signed, Zero, Short>(some, columns, q + first, q_stride, error, false);
+        Ahead ahead;
+        quantize_some_columns<T, Signed, Zero, Short>(some, columns, q + first, q_stride, error, false, ahead);
     }
 }
 
-// As many columns at once as keep a group of tokens in the cache next to the core.
+// As many columns at once as keep a group of tokens in a core's own caches.
 template <class T, bool Zero>
 bool encode_columns_as(const KvValues& x, int levels, std::uint16_t* scale, std::uint16_t* zero_point, std::uint8_t* q,
                        std::size_t q_stride, float* error, bool streaming) {
-    alignas(64) float low[kMostColumns], high[kMostColumns];
     ColumnScales columns;
-    std::uint16_t scale_bits[kBatch], zero_bits[kBatch];
     for (std::size_t first = 0; first < x.n; first += kMostColumns) {
         const KvValues some = some_columns<T>(x, first);
-        if (!min_max_columns(some, Zero ? low : nullptr, high)) return false;
-        clear_rest(high, some.n);
-        if (Zero) clear_rest(low, some.n);
-        for (std::size_t at = 0; at < some.n; at += kBatch) {
-            const std::size_t n = some.n - at < kBatch ? some.n - at : kBatch;
-            if (!batch_scales<Zero>(low + at, high + at, n, levels, scale_bits, columns.scale + at, zero_bits,
-                                    columns.zero_point + at))
-                return false;
-            std::memcpy(scale + first + at, scale_bits, n * sizeof scale_bits[0]);
-            if (Zero) std::memcpy(zero_point + first + at, zero_bits, n * sizeof zero_bits[0]);
-        }
+        Ahead ahead = next_columns<T>(x, first);
+        if (!column_extremes_as<T, !Zero>(some, columns.low, columns.high, ahead, 1)) return false;
+        if (!batch_scales<Zero>(columns.low, columns.high, some.n, levels, scale + first, columns.scale,
+                                Zero ? zero_point + first : nullptr, columns.zero_point))
+            return false;
         quantize_some_columns<T, !Zero, Zero, !Zero && T::kBytes == 2>(some, columns, q + first, q_stride, error,
-                                                                       streaming);
+                                                                       streaming, ahead);
     }
     return true;
 }

@@ -137,7 +137,8 @@ bool min_max_rows(const KvValues& x, float* mins, float* maxs) {
 
 // Columns of 16-bit floats, N times 32 side by side.
 template <class T, bool Magnitude, int N>
-bool column_extremes_of_words(const KvValues& x, std::size_t column, std::size_t n, float* mins, float* maxs) {
+bool column_extremes_of_words(const KvValues& x, std::size_t column, std::size_t n, float* mins, float* maxs,
+                              Ahead& ahead, std::size_t lines) {
     I16x32 low[N], high[N];
     const Byte* p = row_of<T>(x, 0) + 2 * column;
 #pragma GCC unroll 8
@@ -145,9 +146,9 @@ bool column_extremes_of_words(const KvValues& x, std::size_t column, std::size_t
         low[j] = high[j] = ordered<Magnitude>(n < kWords ? load_words(p, n) : load_i16(p + 2 * kWords * j));
     for (std::size_t row = 1; row < x.rows; ++row) {
         p = row_of<T>(x, row) + 2 * column;
+        ahead.fetch(lines);
 #pragma GCC unroll 8
         for (int j = 0; j < N; ++j) {
-            prefetch(p + 2 * kWords * j);
             const I16x32 v = ordered<Magnitude>(n < kWords ? load_words(p, n) : load_i16(p + 2 * kWords * j));
             if (!Magnitude) low[j] = min(low[j], v);
             high[j] = max(high[j], v);
@@ -174,17 +175,17 @@ bool column_extremes_of_words(const KvValues& x, std::size_t column, std::size_t
 }
 
 template <class T, bool Magnitude>
-bool column_extremes(const KvValues& x, float* mins, float* maxs) {
+bool column_extremes(const KvValues& x, float* mins, float* maxs, Ahead& ahead, std::size_t lines) {
     bool finite = true;
     std::size_t i = 0;
     if constexpr (kParts == 1) {  // as many as there are registers for: memory is read in order
         for (; i + 8 * kWords <= x.n; i += 8 * kWords)
-            finite &= column_extremes_of_words<T, Magnitude, 8>(x, i, 8 * kWords, mins, maxs);
+            finite &= column_extremes_of_words<T, Magnitude, 8>(x, i, 8 * kWords, mins, maxs, ahead, lines);
     }
     for (; i + 2 * kWords <= x.n; i += 2 * kWords)
-        finite &= column_extremes_of_words<T, Magnitude, 2>(x, i, 2 * kWords, mins, maxs);
+        finite &= column_extremes_of_words<T, Magnitude, 2>(x, i, 2 * kWords, mins, maxs, ahead, lines);
     for (; i < x.n; i += kWords)
-        finite &= column_extremes_of_words<T, Magnitude, 1>(x, i, x.n - i < kWords ? x.n - i : kWords, mins, maxs);
+        finite &= column_extremes_of_words<T, Magnitude, 1>(x, i, smaller(x.n - i, kWords), mins, maxs, ahead, lines);
     return finite;
 }
 
@@ -208,66 +209,98 @@ bool column_extremes_of_floats(const KvValues& x, float* mins, float* maxs) {
     return sum(poison) == 0;
 }
 
+template <class T, bool Magnitude>
+HETERO_INLINE bool column_extremes_as(const KvValues& x, float* mins, float* maxs, Ahead& ahead, std::size_t lines) {
+    if constexpr (T::kBytes == 2)
+        return column_extremes<T, Magnitude>(x, mins, maxs, ahead, lines);
+    else
+        return column_extremes_of_floats<Magnitude>(x, mins, maxs);
+}
+
 bool min_max_columns(const KvValues& x, float* mins, float* maxs) {
-    switch (x.type) {
-        case DType::f16:
-            return mins == nullptr ? column_extremes<AsF16, true>(x, mins, maxs)
-                                   : column_extremes<AsF16, false>(x, mins, maxs);
-        case DType::bf16:
-            return mins == nullptr ? column_extremes<AsBf16, true>(x, mins, maxs)
-                                   : column_extremes<AsBf16, false>(x, mins, maxs);
-        default:
-            return mins == nullptr ? column_extremes_of_floats<true>(x, mins, maxs)
-                                   : column_extremes_of_floats<false>(x, mins, maxs);
-    }
+    return with_type(x.type, [&](auto type) {
+        using T = decltype(type);
+        const std::size_t row_bytes = x.n * T::kBytes;
+        Ahead ahead(row_of<T>(x, 0) + kReadAhead, x.rows, x.stride * T::kBytes, row_bytes);
+        const std::size_t lines = row_bytes / 64;
+        return mins == nullptr ? column_extremes_as<T, true>(x, mins, maxs, ahead, lines)
+                               : column_extremes_as<T, false>(x, mins, maxs, ahead, lines);
+    });
 }
 
 // ---- scales
 
-// The nearest f16 is the wanted one or its neighbour, which an exact comparison tells: a scale has 11 bits.
-// n <= kBatch groups; the bits, and the numbers that they are. False: some are infinite.
+// The f16 after v, 0 <= v <= 65504: 0.6 units in its last place further, which is nearest to it, also where the unit
+// changes.
+HETERO_INLINE F32x16 next_f16(F32x16 v) { return round_to_f16(v + max(v, splat(0x1p-14F)) * splat(0.6F * 0x1p-10F)); }
+
+// Scales (and zeros) of N times 16 groups, in steps, as each of them takes long. The nearest f16 is the wanted scale or
+// the one before it, which an exact comparison tells, as a scale times the levels has 19 bits. A range is a difference
+// and what f32 rounds off it, as much of that as binary64 would keep: more than the range's power of two times 2^-53.
+template <bool Zero, std::size_t N>
+HETERO_INLINE void some_scales(const F32x16 (&low)[N], const F32x16 (&high)[N], int levels, F32x16 (&scale)[N],
+                               F32x16 (&zero_point)[N]) {
+    const F32x16 inverse = splat(1 / static_cast<float>(levels)), exact_levels = splat(static_cast<float>(levels));
+    F32x16 range[N], rest[N];
+#pragma GCC unroll 4
+    for (std::size_t j = 0; j < N; ++j) {
+        range[j] = high[j];
+        rest[j] = zero();
+        if (Zero) {
+            zero_point[j] = round_down_to_f16(low[j] + zero()) + zero();  // no zero with a sign
+            range[j] = high[j] - zero_point[j];
+        }
+    }
+#pragma GCC unroll 4
+    for (std::size_t j = 0; j < N; ++j) scale[j] = round_to_f16(range[j] * inverse + zero());
+#pragma GCC unroll 4
+    for (std::size_t j = 0; Zero && j < N; ++j) {
+        const F32x16 taken = range[j] - high[j];
+        rest[j] = (high[j] - (range[j] - taken)) - (zero_point[j] + taken);
+        rest[j] = where_less(power_of_two(range[j]) * splat(0x1p-53F), abs(rest[j]), rest[j], zero());
+    }
+#pragma GCC unroll 4
+    for (std::size_t j = 0; j < N; ++j) {
+        const F32x16 off = scale[j] * exact_levels - range[j];
+        scale[j] = where_less(off, rest[j], next_f16(scale[j]), scale[j]);
+    }
+}
+
+// Of n groups: the bits, and the numbers that they are, for which there is room up to a multiple of 16. False: some are
+// infinite.
 template <bool Zero>
 HETERO_INLINE bool batch_scales(const float* mins, const float* maxs, std::size_t n, int levels,
                                 std::uint16_t* scale_bits, float* scale, std::uint16_t* zero_bits, float* zero_point) {
-    const float inverse = 1 / static_cast<float>(levels);
-    using Range = std::conditional_t<Zero, double, float>;  // a largest magnitude is an f32, a difference is not
-    const auto exact_levels = static_cast<Range>(levels);
     F32x16 largest = zero();
-    alignas(64) Range ranges[kBatch];
-    const Range* range = ranges;
-    const std::size_t padded = (n + kLanes - 1) / kLanes * kLanes;
-    const auto round_all = [&](const float* from, std::uint16_t* bits, float* value) {
-        for (std::size_t i = 0; i < padded; i += kLanes) {
-            store_f16(bits + i, load(from + i));
-            store(value + i, load_f16(bits + i));
+    std::size_t i = 0;
+    const auto take = [&](auto vectors) {
+        constexpr std::size_t count = decltype(vectors)::value;
+        const bool whole = i + count * kLanes <= n;
+        const auto put_some = [&](std::uint16_t* to, F32x16 v) {
+            whole ? AsF16::put(reinterpret_cast<Byte*>(to), v) : put<AsF16>(reinterpret_cast<Byte*>(to), v, n - i);
+        };
+        F32x16 low[count], high[count], s[count], z[count];
+#pragma GCC unroll 4
+        for (std::size_t j = 0; j < count; ++j) {
+            const std::size_t at = i + j * kLanes;
+            low[j] = !Zero ? zero() : whole ? load(mins + at) : load(mins + at, n - at);
+            high[j] = whole ? load(maxs + at) : load(maxs + at, n - at);
+        }
+        some_scales<Zero>(low, high, levels, s, z);
+#pragma GCC unroll 4
+        for (std::size_t j = 0; j < count; ++j) {
+            const std::size_t at = i + j * kLanes;
+            store(scale + at, s[j]);
+            put_some(scale_bits + at, s[j]);
+            largest = max_abs(largest, s[j]);
+            if (!Zero) continue;
+            store(zero_point + at, z[j]);
+            put_some(zero_bits + at, z[j]);
+            largest = max_abs(largest, z[j]);
         }
     };
-    if (Zero) {
-        round_all(mins, zero_bits, zero_point);
-        for (std::size_t i = 0; i < padded; ++i) {
-            const std::uint32_t above = zero_point[i] > mins[i] ? 1 : 0, negative = zero_bits[i] >> 15;
-            const std::uint32_t lower = zero_bits[i] - above + 2 * (above & negative);
-            zero_bits[i] = static_cast<std::uint16_t>(lower == 0x8000 ? 0 : lower);
-        }
-        for (std::size_t i = 0; i < padded; i += kLanes) {
-            const F32x16 found = load_f16(zero_bits + i);
-            store(zero_point + i, found);
-            largest = max_abs(largest, found);
-        }
-        for (std::size_t i = 0; i < padded; ++i) ranges[i] = static_cast<Range>(maxs[i]) - zero_point[i];
-    }
-    if constexpr (!Zero) range = maxs;
-    for (std::size_t i = 0; i < padded; ++i) scale[i] = static_cast<float>(range[i]) * inverse + 0.0F;
-    round_all(scale, scale_bits, scale);
-    for (std::size_t i = 0; i < padded; ++i) {
-        const std::uint32_t below = static_cast<Range>(scale[i]) * exact_levels < range[i] ? 1 : 0;
-        scale_bits[i] = static_cast<std::uint16_t>(scale_bits[i] + below);
-    }
-    for (std::size_t i = 0; i < padded; i += kLanes) {
-        const F32x16 found = load_f16(scale_bits + i);
-        store(scale + i, found);
-        largest = max_abs(largest, found);
-    }
+    for (; i + 4 * kLanes <= n; i += 4 * kLanes) take(Length<4>{});
+    for (; i < n; i += kLanes) take(Length<1>{});
     return !any_greater(largest, splat(65504));
 }
 
@@ -276,18 +309,11 @@ bool group_scales(const float* mins, const float* maxs, std::size_t n, int level
     bool finite = true;
     for (std::size_t first = 0; first < n; first += kBatch) {
         const std::size_t count = n - first < kBatch ? n - first : kBatch;
-        float low[kBatch] = {}, high[kBatch] = {}, value[kBatch];
-        std::uint16_t scale_bits[kBatch], zero_bits[kBatch];
-        std::memcpy(high, maxs + first, count * sizeof high[0]);
-        if (zero_point == nullptr) {
-            finite &= batch_scales<false>(low, high, count, levels, scale_bits, value, nullptr, nullptr);
-        } else {
-            float zeros[kBatch];
-            std::memcpy(low, mins + first, count * sizeof low[0]);
-            finite &= batch_scales<true>(low, high, count, levels, scale_bits, value, zero_bits, zeros);
-            std::memcpy(zero_point + first, zero_bits, count * sizeof zero_bits[0]);
-        }
-        std::memcpy(scale + first, scale_bits, count * sizeof scale_bits[0]);
+        float values[kBatch], zeros[kBatch];
+        finite &= zero_point == nullptr
+                      ? batch_scales<false>(nullptr, maxs + first, count, levels, scale + first, values, nullptr, zeros)
+                      : batch_scales<true>(mins + first, maxs + first, count, levels, scale + first, values,
+                                           zero_point + first, zeros);
     }
     return finite;
 }

@@ -200,7 +200,7 @@ HETERO_INLINE void store_rotated(const Heads<N>& heads, const Scales& by, Byte* 
                 d[j] = load(heads.dims[first + 4 * i + j]);
                 if (Zero) d[j] = d[j] - by.zero_point;
             }
-            round_quotients(d, all, false, rounded, off);
+            Error ? round_quotients(d, all, rounded, off) : round_quotients(d, all, false, rounded);
             fours[i] = join_bytes(rounded);
             if (!Error) continue;
             butterfly<1>(off);
@@ -215,7 +215,8 @@ HETERO_INLINE void store_rotated(const Heads<N>& heads, const Scales& by, Byte* 
             AsF32::put(to + r * q_stride + first, fours[r]);
         }
     }
-    if (Error) bound = max(max(sums[0], sums[1]), max(sums[2], sums[3]));
+    // `low` is too small by 2^-21, of codes up to 255.
+    if (Error) bound = max(max(sums[0], sums[1]), max(sums[2], sums[3])) + splat(0x1p-13F * static_cast<float>(N));
 }
 
 // Raises `error` to that of up to 16 heads: of those of whose codes it may be the largest.
@@ -248,7 +249,6 @@ bool encode_rotated_as(const KvValues& x, int levels, std::uint16_t* scale, std:
     Heads<N> heads[batch / kLanes];
     RowsOut out(q, q_stride, streaming && q_stride == N);
     alignas(64) float low[kBatch] = {}, high[kBatch] = {}, scales[kBatch], zeros[kBatch] = {};
-    std::uint16_t scale_bits[kBatch], zero_bits[kBatch];
     for (std::size_t first = 0; first < x.rows; first += batch) {
         const std::size_t batch_rows = x.rows - first < batch ? x.rows - first : batch;
         const auto rows_from = [&](std::size_t at) { return batch_rows - at < kLanes ? batch_rows - at : kLanes; };
@@ -270,13 +270,12 @@ bool encode_rotated_as(const KvValues& x, int levels, std::uint16_t* scale, std:
             store(high + at, most);
         }
         if (!(sum(fold(poison, [](F32x16 a, F32x16 b) { return a + b; })) == 0)) return false;
-        if (!batch_scales<Zero>(low, high, batch_rows, levels, scale_bits, scales, zero_bits, zeros)) return false;
-        std::memcpy(scale + first, scale_bits, batch_rows * sizeof scale_bits[0]);
-        if (Zero) std::memcpy(zero_point + first, zero_bits, batch_rows * sizeof zero_bits[0]);
+        if (!batch_scales<Zero>(low, high, batch_rows, levels, scale + first, scales,
+                                Zero ? zero_point + first : nullptr, zeros))
+            return false;
         for (std::size_t at = 0; at < batch_rows; at += kLanes) {
             const std::size_t rows = rows_from(at);
-            const F32x16 s = load(scales + at);
-            const Scales by{s, reciprocal_of(s), load(zeros + at)};
+            const Scales by = scales_of<false>(load(scales + at), load(zeros + at));
             F32x16 bound = zero();
             Byte* to = out.place(first + at);
             if (error == nullptr) {

@@ -81,6 +81,31 @@ HETERO_INLINE void prefetch_some(const Byte* p, std::size_t bytes, std::size_t a
     for (std::size_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i + ahead);
 }
 
+// What is worked on next is fetched while something else is, in the order of memory, a little at a time: asked for more
+// than it can give, memory holds up the work as well. Rows of so many bytes.
+class Ahead {
+public:
+    HETERO_INLINE Ahead() = default;
+    HETERO_INLINE Ahead(const Byte* first, std::size_t rows, std::size_t stride, std::size_t row_bytes)
+        : row_(first), stride_(stride), row_bytes_(row_bytes), rows_(rows) {
+        if (stride == row_bytes) row_bytes_ *= rows_, rows_ = 1;
+    }
+    HETERO_INLINE void fetch(std::size_t lines) {  // as long as there are some
+        if (rows_ == 0) return;
+        for (std::size_t i = 0; i < lines; ++i) __builtin_prefetch(row_ + at_ + i * kLine);
+        at_ += lines * kLine;
+        if (at_ < row_bytes_) return;
+        at_ = 0;
+        row_ += stride_;
+        --rows_;
+    }
+
+private:
+    static constexpr std::size_t kLine = 64;
+    const Byte* row_ = nullptr;
+    std::size_t stride_ = 0, row_bytes_ = 0, rows_ = 0, at_ = 0;
+};
+
 // Bytes on their way past the caches: gathered until they fill lines of memory, which are written as a whole. Those of
 // one add() leave with the next, as lines cannot be read at full speed right after they were written in pieces.
 class Outgoing {
@@ -134,12 +159,13 @@ private:
 // Where rows go, up to step() of them at a time: to their places, or past the caches if there are no gaps between them.
 class RowsOut {
 public:
-    HETERO_INLINE RowsOut(void* to, std::size_t row_bytes, bool streaming)
+    HETERO_INLINE RowsOut(void* to, std::size_t row_bytes, bool streaming, std::size_t step = kLanes)
         : to_(static_cast<Byte*>(to)),
           row_bytes_(row_bytes),
+          step_(step),
           streaming_(streaming && row_bytes != 0 && row_bytes <= Outgoing::kRoom),
           lines_(to) {
-        if (streaming_ && kLanes * row_bytes > Outgoing::kRoom) step_ = Outgoing::kRoom / row_bytes;
+        if (streaming_ && step * row_bytes > Outgoing::kRoom) step_ = Outgoing::kRoom / row_bytes;
     }
     [[nodiscard]] HETERO_INLINE std::size_t step() const { return step_; }
     HETERO_INLINE Byte* place(std::size_t row) {
@@ -154,7 +180,7 @@ public:
 
 private:
     Byte* to_;
-    std::size_t row_bytes_, step_ = kLanes;
+    std::size_t row_bytes_, step_;
     bool streaming_;
     Outgoing lines_;
 };

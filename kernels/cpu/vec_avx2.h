@@ -120,6 +120,10 @@ HETERO_INLINE __m256 part_from_integer(__m256 v) {
 HETERO_INLINE F32x16 from_integer(F32x16 v) {  // v less the nearest, even where there are two
     return {{part_from_integer(v.part[0]), part_from_integer(v.part[1])}};
 }
+HETERO_INLINE F32x16 power_of_two(F32x16 v) {  // the largest that is not above a normal v > 0
+    const __m256 mask = _mm256_castsi256_ps(_mm256_set1_epi32(0x7f800000));
+    return {{_mm256_and_ps(v.part[0], mask), _mm256_and_ps(v.part[1], mask)}};
+}
 HETERO_INLINE I32x16 bits_of(F32x16 v) { return {{_mm256_castps_si256(v.part[0]), _mm256_castps_si256(v.part[1])}}; }
 HETERO_INLINE F32x16 to_float(I32x16 v) { return {{_mm256_cvtepi32_ps(v.part[0]), _mm256_cvtepi32_ps(v.part[1])}}; }
 HETERO_INLINE I32x16 splat_int(int x) { return {{_mm256_set1_epi32(x), _mm256_set1_epi32(x)}}; }
@@ -181,6 +185,27 @@ HETERO_INLINE void store_codes(std::uint8_t* q, const I32x16* v) {
         _mm256_storeu_si256(reinterpret_cast<__m256i*>(q), _mm256_permutevar8x32_epi32(packed, order));
         if constexpr (N == 4) store_codes<Signed, Above, 2>(q + 2 * kLanes, v + 2);
     }
+}
+
+// The low bytes of the bits of v, the low halves of which are codes. N is 1, 2 or 4.
+template <bool Signed, int N>
+HETERO_INLINE void store_low_bytes(std::uint8_t* q, const F32x16* v) {
+    const I32x16 mask = splat_int(0xff);
+    I32x16 k[N];
+#pragma GCC unroll 4
+    for (int i = 0; i < N; ++i) k[i] = bits_of(v[i]) & mask;
+    store_codes<false, 0, N>(q, k);
+}
+HETERO_INLINE I32x16 or_differing(I32x16 all, F32x16 a,
+                                  F32x16 b) {  // the bits of all, and those in which a and b differ
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; ++i)
+        all.part[i] = _mm256_or_si256(all.part[i], _mm256_castps_si256(_mm256_xor_ps(a.part[i], b.part[i])));
+    return all;
+}
+HETERO_INLINE bool any_set(I32x16 v) {
+    const __m256i all = _mm256_or_si256(v.part[0], v.part[1]);
+    return _mm256_testz_si256(all, all) == 0;
 }
 
 // 32 words of 16 bits.
@@ -413,6 +438,13 @@ HETERO_INLINE void store_f16(void* p, F32x16 v) {
     _mm_storeu_si128(out, _mm256_cvtps_ph(v.part[0], _MM_FROUND_TO_NEAREST_INT));
     _mm_storeu_si128(out + 1, _mm256_cvtps_ph(v.part[1], _MM_FROUND_TO_NEAREST_INT));
 }
+template <int Rounding>
+HETERO_INLINE F32x16 through_f16(F32x16 v) {
+    return {
+        {_mm256_cvtph_ps(_mm256_cvtps_ph(v.part[0], Rounding)), _mm256_cvtph_ps(_mm256_cvtps_ph(v.part[1], Rounding))}};
+}
+HETERO_INLINE F32x16 round_to_f16(F32x16 v) { return through_f16<_MM_FROUND_TO_NEAREST_INT>(v); }
+HETERO_INLINE F32x16 round_down_to_f16(F32x16 v) { return through_f16<_MM_FROUND_TO_NEG_INF>(v); }
 HETERO_INLINE __m256i bf16_bits(__m256 v) {
     const __m256i bits = _mm256_castps_si256(v);
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));

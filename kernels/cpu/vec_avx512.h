@@ -76,6 +76,10 @@ HETERO_INLINE I32x16 round_to_int(F32x16 v) { return {{_mm512_cvtps_epi32(v.part
 HETERO_INLINE I32x16 truncate_to_int(F32x16 v) { return {{_mm512_cvttps_epi32(v.part[0])}}; }
 // v less the nearest, even where there are two.
 HETERO_INLINE F32x16 from_integer(F32x16 v) { return {{_mm512_reduce_ps(v.part[0], 0x00)}}; }
+// The largest power of two that is not above a normal v > 0.
+HETERO_INLINE F32x16 power_of_two(F32x16 v) {
+    return {{_mm512_and_ps(v.part[0], _mm512_castsi512_ps(_mm512_set1_epi32(0x7f800000)))}};
+}
 HETERO_INLINE I32x16 bits_of(F32x16 v) { return {{_mm512_castps_si512(v.part[0])}}; }
 HETERO_INLINE F32x16 to_float(I32x16 v) { return {{_mm512_cvtepi32_ps(v.part[0])}}; }
 HETERO_INLINE I32x16 splat_int(int x) { return {{_mm512_set1_epi32(x)}}; }
@@ -121,6 +125,36 @@ HETERO_INLINE void store_codes(std::uint8_t* q, const I32x16* v) {
         _mm512_storeu_si512(q, _mm512_permutexvar_epi32(order, packed));
     }
 }
+
+// The low bytes of the bits of v, the low halves of which are codes. N is 1, 2 or 4.
+template <bool Signed, int N>
+HETERO_INLINE void store_low_bytes(std::uint8_t* q, const F32x16* v) {
+    const auto bits = [&](int i) { return _mm512_castps_si512(v[i].part[0]); };
+    if constexpr (N == 1) {
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(q), _mm512_cvtepi32_epi8(bits(0)));
+    } else if constexpr (N == 2) {
+        store_low_bytes<Signed, 1>(q, v);
+        store_low_bytes<Signed, 1>(q + kLanes, v + 1);
+    } else {
+        // The even words of two. Packing takes eight of each by turns, which the permutation puts in order.
+        const auto pair = [](int i) { return (4 * i + 2) << 16 | 4 * i; };
+        const __m512i even = _mm512_setr_epi32(pair(0), pair(1), pair(2), pair(3), pair(4), pair(5), pair(6), pair(7),
+                                               pair(8), pair(9), pair(10), pair(11), pair(12), pair(13), pair(14),
+                                               pair(15)),
+                      a = _mm512_permutex2var_epi16(bits(0), even, bits(1)),
+                      b = _mm512_permutex2var_epi16(bits(2), even, bits(3)),
+                      packed = Signed ? _mm512_packs_epi16(a, b) : _mm512_packus_epi16(a, b),
+                      order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
+        _mm512_storeu_si512(q, _mm512_permutexvar_epi64(order, packed));
+    }
+}
+HETERO_INLINE I32x16 or_differing(I32x16 all, F32x16 a,
+                                  F32x16 b) {  // the bits of all, and those in which a and b differ
+    constexpr int a_or_b_xor_c = 0xf6;
+    return {{_mm512_ternarylogic_epi32(all.part[0], _mm512_castps_si512(a.part[0]), _mm512_castps_si512(b.part[0]),
+                                       a_or_b_xor_c)}};
+}
+HETERO_INLINE bool any_set(I32x16 v) { return _mm512_test_epi32_mask(v.part[0], v.part[0]) != 0; }
 
 // 32 words of 16 bits.
 struct I16x32 {
@@ -278,6 +312,12 @@ HETERO_INLINE F32x16 load_e5m2(const void* p) {
 HETERO_INLINE void store_f16(void* p, F32x16 v) {
     _mm256_storeu_si256(static_cast<__m256i*>(p), _mm512_cvtps_ph(v.part[0], _MM_FROUND_TO_NEAREST_INT));
 }
+template <int Rounding>
+HETERO_INLINE F32x16 through_f16(F32x16 v) {
+    return {{_mm512_cvtph_ps(_mm512_cvtps_ph(v.part[0], Rounding))}};
+}
+HETERO_INLINE F32x16 round_to_f16(F32x16 v) { return through_f16<_MM_FROUND_TO_NEAREST_INT>(v); }
+HETERO_INLINE F32x16 round_down_to_f16(F32x16 v) { return through_f16<_MM_FROUND_TO_NEG_INF>(v); }
 HETERO_INLINE void store_bf16(void* p, F32x16 v) {
     const __m512i bits = _mm512_castps_si512(v.part[0]);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));

@@ -133,6 +133,12 @@ HETERO_INLINE I32x16 round_to_int(F32x16 v) { return HETERO_BY_PART(I32x16, vcvt
 HETERO_INLINE Part part_from_integer(Part v) { return vsubq_f32(v, vrndnq_f32(v)); }
 // v less the nearest, even where there are two.
 HETERO_INLINE F32x16 from_integer(F32x16 v) { return HETERO_BY_PART(F32x16, part_from_integer, v); }
+HETERO_INLINE Part part_power_of_two(Part v) {
+    return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(v), vdupq_n_u32(0x7f800000)));
+}
+HETERO_INLINE F32x16 power_of_two(F32x16 v) {  // the largest that is not above a normal v > 0
+    return HETERO_BY_PART(F32x16, part_power_of_two, v);
+}
 HETERO_INLINE I32x16 bits_of(F32x16 v) { return HETERO_BY_PART(I32x16, vreinterpretq_s32_f32, v); }
 HETERO_INLINE F32x16 to_float(I32x16 v) { return HETERO_BY_PART(F32x16, vcvtq_f32_s32, v); }
 HETERO_INLINE I32x16 splat_int(int x) { return {{vdupq_n_s32(x), vdupq_n_s32(x), vdupq_n_s32(x), vdupq_n_s32(x)}}; }
@@ -200,6 +206,24 @@ template <bool Signed, int Above, int N>
 HETERO_INLINE void store_codes(std::uint8_t* q, const I32x16* v) {
 #pragma GCC unroll 4
     for (int j = 0; j < N; ++j) bytes_store(q + kLanes * static_cast<std::size_t>(j), narrow(v[j]));
+}
+
+// The low bytes of the bits of v.
+template <bool Signed, int N>
+HETERO_INLINE void store_low_bytes(std::uint8_t* q, const F32x16* v) {
+#pragma GCC unroll 4
+    for (int j = 0; j < N; ++j) bytes_store(q + kLanes * static_cast<std::size_t>(j), narrow(bits_of(v[j])));
+}
+HETERO_INLINE int32x4_t part_or_differing(int32x4_t all, Part a, Part b) {
+    return vorrq_s32(all, veorq_s32(vreinterpretq_s32_f32(a), vreinterpretq_s32_f32(b)));
+}
+HETERO_INLINE I32x16 or_differing(I32x16 all, F32x16 a,
+                                  F32x16 b) {  // the bits of all, and those in which a and b differ
+    return HETERO_BY_PART(I32x16, part_or_differing, all, a, b);
+}
+HETERO_INLINE bool any_set(I32x16 v) {
+    const int32x4_t all = vorrq_s32(vorrq_s32(v.part[0], v.part[1]), vorrq_s32(v.part[2], v.part[3]));
+    return vmaxvq_u32(vreinterpretq_u32_s32(all)) != 0;
 }
 
 // 32 words of 16 bits.
@@ -415,6 +439,15 @@ HETERO_INLINE void store_f16(void* p, F32x16 v) {
         std::memcpy(static_cast<char*>(p) + 8 * i, &halves, sizeof halves);
     }
 }
+HETERO_INLINE Part part_round_to_f16(Part v) { return vcvt_f32_f16(vcvt_f16_f32(v)); }
+HETERO_INLINE F32x16 round_to_f16(F32x16 v) { return HETERO_BY_PART(F32x16, part_round_to_f16, v); }
+HETERO_INLINE Part part_round_down_to_f16(Part v) {  // the nearest, or the one before it
+    const float16x4_t nearest = vcvt_f16_f32(v);
+    const int16x4_t bits = vreinterpret_s16_f16(nearest), up = vorr_s16(vshr_n_s16(bits, 15), vdup_n_s16(1)),
+                    above = vreinterpret_s16_u16(vmovn_u32(vcgtq_f32(vcvt_f32_f16(nearest), v)));
+    return vcvt_f32_f16(vreinterpret_f16_s16(vsub_s16(bits, vand_s16(up, above))));
+}
+HETERO_INLINE F32x16 round_down_to_f16(F32x16 v) { return HETERO_BY_PART(F32x16, part_round_down_to_f16, v); }
 HETERO_INLINE uint16x4_t bf16_bits(Part v) {
     const uint32x4_t bits = vreinterpretq_u32_f32(v);
     const uint32x4_t odd = vandq_u32(vshrq_n_u32(bits, 16), vdupq_n_u32(1));

@@ -169,6 +169,11 @@ TEST_CASE("scales of groups are rounded up, zeros down, at every f16 and beside 
             add(-special, 0);
             add(-0.0F, special);
         }
+        // A zero that is a multiple of the levels, and a little more: as much as binary64 keeps of it counts.
+        for (const float scale : {0.0625F, 1.0F, 3.0F})
+            for (int exponent = -70; exponent < 0 && scale * static_cast<float>(levels) < 65504; ++exponent)
+                for (const float more : {1.0F, 1.25F, -1.0F})
+                    add(-scale * static_cast<float>(levels), std::ldexp(more, exponent));
         for (int i = 0; i < 4000; ++i) {
             const float size = std::ldexp(1.0F, i % 60 - 40);
             add(random.normal() * size, random.normal() * (i % 3 == 0 ? size : 1));
@@ -457,51 +462,54 @@ TEST_CASE("columns encoded in one: as extremes, scales and codes one after the o
     Random random(54);
     for (const Ops* ops : runnable_backends())
         for (const DType type : kTypes)
-            for (const std::size_t n : {1, 15, 16, 17, 32, 63, 64, 65, 128, 200, 256, 257, 320, 575})
+            for (const std::size_t n : {1, 15, 16, 17, 32, 63, 64, 65, 128, 200, 256, 257, 320, 1090})
                 for (const bool asymmetric : {false, true})
-                    for (const std::size_t rows : {1, 2, 32, 33}) {
-                        const int levels = asymmetric ? rows == 33 ? 15 : 255 : rows == 33 ? 7 : 127;
-                        INFO(ops->name, " type ", static_cast<int>(type), " n ", n, " rows ", rows, asymmetric);
-                        Block x(type, rows, n, 3, 1);
-                        x.fill([&](std::size_t, std::size_t i) { return value_for(random, i); });
-                        std::vector<float> min(n), max(n), scale(n), zero(n);
-                        std::vector<std::uint16_t> want_scale(n), want_zero(n);
-                        REQUIRE(scalar().min_max_columns(x.values(), asymmetric ? min.data() : nullptr, max.data()));
-                        REQUIRE(scalar().group_scales(min.data(), max.data(), n, levels, want_scale.data(),
-                                                      asymmetric ? want_zero.data() : nullptr));
-                        scalar().f16_to_f32(want_scale.data(), scale.data(), n);
-                        scalar().f16_to_f32(want_zero.data(), zero.data(), n);
-                        const std::size_t q_stride = (n + 127) / 64 * 64;  // past the caches where q is aligned, too
-                        Guarded<std::uint8_t> want(rows * q_stride);
-                        float want_error = 0;
-                        scalar().quantize_columns(x.values(), scale.data(), asymmetric ? zero.data() : nullptr,
-                                                  !asymmetric, want.data(), q_stride, &want_error);
-                        for (const bool streaming : {false, true})
-                            for (const std::size_t offset : {0, 1, 63}) {
-                                Guarded<std::uint8_t> q(rows * q_stride, offset);
-                                Guarded<std::uint16_t> scales(n), zeros(n);
-                                float error = 0;
-                                for (float* measured : {&error, static_cast<float*>(nullptr)}) {
-                                    REQUIRE(ops->encode_columns(x.values(), levels, scales.data(),
-                                                                asymmetric ? zeros.data() : nullptr, q.data(), q_stride,
-                                                                measured, streaming));
-                                    std::size_t differing = 0;
-                                    for (std::size_t r = 0; r < rows; ++r)
-                                        differing +=
-                                            std::memcmp(q.data() + r * q_stride, want.data() + r * q_stride, n) != 0;
-                                    CHECK(differing == 0);
+                    for (const std::size_t rows : {1, 2, 32, 33})
+                        for (const bool gaps : {false, true}) {
+                            const int levels = asymmetric ? rows == 33 ? 15 : 255 : rows == 33 ? 7 : 127;
+                            INFO(ops->name, " type ", static_cast<int>(type), " n ", n, " rows ", rows, asymmetric,
+                                 gaps);
+                            Block x(type, rows, n, 3, 1);
+                            x.fill([&](std::size_t, std::size_t i) { return value_for(random, i); });
+                            std::vector<float> min(n), max(n), scale(n), zero(n);
+                            std::vector<std::uint16_t> want_scale(n), want_zero(n);
+                            REQUIRE(
+                                scalar().min_max_columns(x.values(), asymmetric ? min.data() : nullptr, max.data()));
+                            REQUIRE(scalar().group_scales(min.data(), max.data(), n, levels, want_scale.data(),
+                                                          asymmetric ? want_zero.data() : nullptr));
+                            scalar().f16_to_f32(want_scale.data(), scale.data(), n);
+                            scalar().f16_to_f32(want_zero.data(), zero.data(), n);
+                            const std::size_t q_stride = gaps ? n + 5 : n;  // without gaps they may go past the caches
+                            Guarded<std::uint8_t> want(rows * q_stride);
+                            float want_error = 0;
+                            scalar().quantize_columns(x.values(), scale.data(), asymmetric ? zero.data() : nullptr,
+                                                      !asymmetric, want.data(), q_stride, &want_error);
+                            for (const bool streaming : {false, true})
+                                for (const std::size_t offset : {0, 1, 63}) {
+                                    Guarded<std::uint8_t> q(rows * q_stride, offset);
+                                    Guarded<std::uint16_t> scales(n), zeros(n);
+                                    float error = 0;
+                                    for (float* measured : {&error, static_cast<float*>(nullptr)}) {
+                                        REQUIRE(ops->encode_columns(x.values(), levels, scales.data(),
+                                                                    asymmetric ? zeros.data() : nullptr, q.data(),
+                                                                    q_stride, measured, streaming));
+                                        std::size_t differing = 0;
+                                        for (std::size_t r = 0; r < rows; ++r)
+                                            differing += std::memcmp(q.data() + r * q_stride,
+                                                                     want.data() + r * q_stride, n) != 0;
+                                        CHECK(differing == 0);
+                                    }
+                                    CHECK(same(error, want_error));
+                                    CHECK(count_differing(scales, want_scale) == 0);
+                                    if (asymmetric) CHECK(count_differing(zeros, want_zero) == 0);
+                                    CHECK((q.intact() && scales.intact() && zeros.intact()));
                                 }
-                                CHECK(same(error, want_error));
-                                CHECK(count_differing(scales, want_scale) == 0);
-                                if (asymmetric) CHECK(count_differing(zeros, want_zero) == 0);
-                                CHECK((q.intact() && scales.intact() && zeros.intact()));
-                            }
-                        x.set((rows - 1) * x.stride + n - 1, INFINITY);
-                        Guarded<std::uint8_t> q(rows * q_stride);
-                        CHECK_FALSE(ops->encode_columns(x.values(), levels, want_scale.data(),
-                                                        asymmetric ? want_zero.data() : nullptr, q.data(), q_stride,
-                                                        nullptr, false));
-                    }
+                            x.set((rows - 1) * x.stride + n - 1, INFINITY);
+                            Guarded<std::uint8_t> q(rows * q_stride);
+                            CHECK_FALSE(ops->encode_columns(x.values(), levels, want_scale.data(),
+                                                            asymmetric ? want_zero.data() : nullptr, q.data(), q_stride,
+                                                            nullptr, false));
+                        }
 }
 
 TEST_CASE("rotated heads: from every type, to every type, and their distance") {

@@ -183,7 +183,28 @@ void add(const std::string& name, const Schemes& schemes) {
     set(benchmark::RegisterBenchmark(("dequantize/" + name).c_str(), dequantize, schemes));
 }
 
+// What is kept as it is, but looked at: the copy that finds values that are no numbers.
+void copy_finite(benchmark::State& state) {
+    const std::vector<std::byte>& from = plain_state()->layers[0][0].k.values.bytes;
+    const double copy = copy_rate();
+    std::vector<std::byte> to;
+    resize_in_huge_pages(to, from.size());
+    const kernels::KvValues values{kernels::DType::f16, from.data(), std::size_t{n_tokens} * heads, head_dim, head_dim};
+    double bytes = 0;
+    for (auto _ : state) {
+        const auto start = std::chrono::steady_clock::now();
+        if (!kernels::ops().copy_finite(values, to.data(), head_dim)) return state.SkipWithError("not finite");
+        benchmark::ClobberMemory();
+        state.SetIterationTime(seconds_since(start));
+        bytes += 2 * static_cast<double>(from.size());
+    }
+    state.counters["copy_GB/s"] = copy;
+    state.counters["GB/s"] = benchmark::Counter(bytes * 1e-9, benchmark::Counter::kIsRate);
+    state.counters["of_copy"] = benchmark::Counter(bytes * 1e-9 / copy, benchmark::Counter::kIsRate);
+}
+
 const int registered = [] {
+    benchmark::RegisterBenchmark("copy_finite", copy_finite)->UseManualTime()->Unit(benchmark::kMillisecond);
     for (const char* text : specs) {
         const kv::Scheme scheme = scheme_of(quant::parse_spec(text).value());
         add(text, {scheme, scheme});

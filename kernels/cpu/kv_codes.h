@@ -13,11 +13,13 @@ struct Packing {
     static constexpr std::uint64_t kOnes = kOne * 0x0001000100010001ULL, kTwos = kTwo * 0x0000000100000001ULL;
     static constexpr std::uint64_t kSigns = (1ULL << (Bits - 1)) * 0x0101010101010101ULL;
 
-    static HETERO_INLINE std::uint64_t pack(std::uint64_t codes) {
-        std::uint64_t x = codes;
+    // One word, or eight side by side.
+    using Words = std::uint64_t __attribute__((vector_size(64)));
+    template <class Word>
+    static HETERO_INLINE void pack(Word& x) {
         x = (x & kOnes) | (x >> (8 - Bits) & kOnes << Bits);
         x = (x & kTwos) | (x >> (16 - 2 * Bits) & kTwos << 2 * Bits);
-        return (x & kFour) | (x >> (32 - 4 * Bits) & kFour << 4 * Bits);
+        x = (x & kFour) | (x >> (32 - 4 * Bits) & kFour << 4 * Bits);
     }
     static HETERO_INLINE std::uint64_t unpack(std::uint64_t packed, bool is_signed) {
         std::uint64_t x = packed & ((kFour << 4 * Bits) | kFour);
@@ -38,23 +40,24 @@ struct Packing {
                             join_nibbles(bits_and(bytes_load(codes), 15), bits_and(bytes_load(codes + 16), 15)));
         }
         for (; n >= 64; n -= 64, codes += 64, packed += std::size_t{8} * Bits) {
-            std::uint64_t words[8];
-            std::memcpy(words, codes, 64);
-#pragma GCC unroll 1
-            for (std::uint64_t& some : words) some = pack(some);
+            Words words;
+            std::memcpy(&words, codes, 64);
+            pack(words);
+            std::uint64_t each[8];
+            std::memcpy(each, &words, 64);
             for (std::size_t i = 0; i < 7; ++i)
-                std::memcpy(packed + i * Bits, &words[i], kAccess);  // the next one's too
-            std::memcpy(packed + std::size_t{7} * Bits, &words[7], Bits);
+                std::memcpy(packed + i * Bits, &each[i], kAccess);  // the next one's too
+            std::memcpy(packed + std::size_t{7} * Bits, &each[7], Bits);
         }
         for (; n >= 8; n -= 8, codes += 8, packed += Bits) {
             std::memcpy(&word, codes, 8);
-            word = pack(word);
+            pack(word);
             std::memcpy(packed, &word, Bits);
         }
         if (n == 0) return;
         word = 0;
         std::memcpy(&word, codes, n);
-        word = pack(word);
+        pack(word);
         std::memcpy(packed, &word, (n * Bits + 7) / 8);
     }
     static void unpack_all(bool is_signed, const std::uint8_t* packed, std::uint8_t* codes, std::size_t n) {

@@ -62,6 +62,28 @@ private:
                                         {}, to);
     }
 
+    // Where n f16 values are made: in their place, or in `scratch`, from where finish() takes them there; null for
+    // none.
+    struct StoredF16 {
+        StoredF16(std::span<std::byte> all, std::size_t index, std::size_t n,
+                  std::pmr::vector<std::uint16_t>& scratch) {
+            if (n == 0) return;
+            place = all.subspan(2 * index, 2 * n);
+            if (reinterpret_cast<std::uintptr_t>(place.data()) % alignof(std::uint16_t) == 0) {
+                bits = reinterpret_cast<std::uint16_t*>(place.data());
+                return;
+            }
+            scratch.resize(n);
+            bits = scratch.data();
+        }
+        void finish() const {
+            if (bits != nullptr && reinterpret_cast<std::byte*>(bits) != place.data())
+                std::memcpy(place.data(), bits, place.size());
+        }
+        std::uint16_t* bits = nullptr;
+        std::span<std::byte> place;
+    };
+
     // Where the codes of a block of rows go, a byte each; finish() packs them where they are narrower.
     std::uint8_t* codes(std::size_t row, std::size_t rows) {
         if (bits_ == 8) return reinterpret_cast<std::uint8_t*>(out_.values.data()) + row * row_bytes_;
@@ -148,22 +170,21 @@ private:
         for (std::size_t row = 0; row < all; row += batch) {
             const std::size_t rows = std::min(batch, all - row), n = rows * per_row;
             std::uint8_t* q = codes(row, rows);
-            scale_bits_.resize(n);
-            zero_bits_.resize(n);
-            std::uint16_t* zero_bits = params_.symmetric ? nullptr : zero_bits_.data();
+            const StoredF16 scales(out_.scale, row * per_row, n, scale_bits_);
+            const StoredF16 zero_points(out_.zero, row * per_row, params_.symmetric ? 0 : n, zero_bits_);
             const bool streaming = out_.streaming && plain;
-            if (!(whole ? ops_.encode_rotated(source(row, rows), levels, scale_bits_.data(), zero_bits, q, length,
+            if (!(whole ? ops_.encode_rotated(source(row, rows), levels, scales.bits, zero_points.bits, q, length,
                                               error_, streaming)
-                        : ops_.encode_rows(split(block(row, rows), length), levels, scale_bits_.data(), zero_bits, q,
+                        : ops_.encode_rows(split(block(row, rows), length), levels, scales.bits, zero_points.bits, q,
                                            length, fused_error(), streaming))) {
                 return false;
             }
-            std::memcpy(out_.scale.data() + row * per_row * 2, scale_bits_.data(), n * 2);
-            if (!params_.symmetric) std::memcpy(out_.zero.data() + row * per_row * 2, zero_bits_.data(), n * 2);
+            scales.finish();
+            zero_points.finish();
             if (measures() && !whole) {
                 groups_.resize(n);
-                ops_.f16_to_f32(scale_bits_.data(), groups_.scale.data(), n);
-                if (!params_.symmetric) ops_.f16_to_f32(zero_bits_.data(), groups_.zero.data(), n);
+                ops_.f16_to_f32(scales.bits, groups_.scale.data(), n);
+                if (!params_.symmetric) ops_.f16_to_f32(zero_points.bits, groups_.zero.data(), n);
                 measure(row, rows, [&](const KvOutput& back) {
                     (void)codec_.decode_rows(params_, q, length, groups_.scale.data(), zeros(), split(back, length),
                                              nullptr);
@@ -286,15 +307,14 @@ private:
     }
     // False: some cannot be stored; channels() says which.
     bool columns(const KvValues& x, std::size_t index, std::uint8_t* q) {
-        scale_bits_.resize(x.n);
-        zero_bits_.resize(x.n);
-        std::uint16_t* zero_bits = params_.symmetric ? nullptr : zero_bits_.data();
-        if (!ops_.encode_columns(x, codec_.levels(params_), scale_bits_.data(), zero_bits, q, x.n, fused_error(),
+        const StoredF16 scales(out_.scale, index, x.n, scale_bits_);
+        const StoredF16 zero_points(out_.zero, index, params_.symmetric ? 0 : x.n, zero_bits_);
+        if (!ops_.encode_columns(x, codec_.levels(params_), scales.bits, zero_points.bits, q, x.n, fused_error(),
                                  out_.streaming && bits_ == 8)) {
             return false;
         }
-        std::memcpy(out_.scale.data() + 2 * index, scale_bits_.data(), 2 * x.n);
-        if (!params_.symmetric) std::memcpy(out_.zero.data() + 2 * index, zero_bits_.data(), 2 * x.n);
+        scales.finish();
+        zero_points.finish();
         return true;
     }
 

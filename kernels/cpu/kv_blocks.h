@@ -61,7 +61,8 @@ HETERO_INLINE void round_quotients(const F32x16 (&d)[N], const Scales* by, bool 
     for (std::size_t j = 0; j < N; ++j) rounded[j] = exact_quotient(d[j], by[j].scale) + splat(kRounding);
 }
 
-// The same, and `off`, what rounding took away, in units of the scale: the division decides where that is near a half.
+// The same where `low` is 1 / scale as f32 rounds it, and `off`, what rounding took away, in units of the scale: a
+// product differs from the quotient by less than 2^-14, so that the division decides where that is near a half.
 template <std::size_t N>
 HETERO_INLINE void round_quotients(const F32x16 (&d)[N], const Scales* by, F32x16 (&rounded)[N], F32x16 (&off)[N]) {
     F32x16 furthest = zero();
@@ -71,7 +72,7 @@ HETERO_INLINE void round_quotients(const F32x16 (&d)[N], const Scales* by, F32x1
         off[j] = fma(d[j], by[j].low, splat(kRounding) - rounded[j]);
         furthest = max_abs(furthest, off[j]);
     }
-    if (__builtin_expect(!any_greater(furthest, splat(0.5F - 0x1p-12F)), 1)) return;
+    if (__builtin_expect(!any_greater(furthest, splat(0.5F - 0x1p-14F)), 1)) return;
 #pragma GCC unroll 4
     for (std::size_t j = 0; j < N; ++j) {
         const F32x16 quotient = exact_quotient(d[j], by[j].scale);

@@ -273,10 +273,10 @@ HETERO_INLINE bool batch_scales(const float* mins, const float* maxs, std::size_
                                 std::uint16_t* scale_bits, float* scale, std::uint16_t* zero_bits, float* zero_point) {
     F32x16 largest = zero();
     std::size_t i = 0;
-    const auto take = [&](auto vectors) {
+    const auto take = [&](auto vectors) __attribute__((always_inline)) {
         constexpr std::size_t count = decltype(vectors)::value;
         const bool whole = i + count * kLanes <= n;
-        const auto put_some = [&](std::uint16_t* to, F32x16 v) {
+        const auto put_some = [&](std::uint16_t * to, F32x16 v) __attribute__((always_inline)) {
             whole ? AsF16::put(reinterpret_cast<Byte*>(to), v) : put<AsF16>(reinterpret_cast<Byte*>(to), v, n - i);
         };
         F32x16 low[count], high[count], s[count], z[count];

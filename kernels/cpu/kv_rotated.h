@@ -215,8 +215,7 @@ HETERO_INLINE void store_rotated(const Heads<N>& heads, const Scales& by, Byte* 
             AsF32::put(to + r * q_stride + first, fours[r]);
         }
     }
-    // `low` is too small by 2^-21, of codes up to 255.
-    if (Error) bound = max(max(sums[0], sums[1]), max(sums[2], sums[3])) + splat(0x1p-13F * static_cast<float>(N));
+    if (Error) bound = max(max(sums[0], sums[1]), max(sums[2], sums[3]));
 }
 
 // Raises `error` to that of up to 16 heads: of those of whose codes it may be the largest.
@@ -275,12 +274,13 @@ bool encode_rotated_as(const KvValues& x, int levels, std::uint16_t* scale, std:
             return false;
         for (std::size_t at = 0; at < batch_rows; at += kLanes) {
             const std::size_t rows = rows_from(at);
-            const Scales by = scales_of<false>(load(scales + at), load(zeros + at));
             F32x16 bound = zero();
             Byte* to = out.place(first + at);
             if (error == nullptr) {
+                const Scales by = scales_of<false>(load(scales + at), load(zeros + at));
                 store_rotated<N, Zero, false>(heads[at / kLanes], by, to, q_stride, rows, bound);
             } else {
+                const Scales by = scales_of<true>(load(scales + at), load(zeros + at));
                 store_rotated<N, Zero, true>(heads[at / kLanes], by, to, q_stride, rows, bound);
                 raise_rotated<N, Zero>({x.type, row_of<T>(x, first + at), rows, x.stride, N}, by, bound, to, q_stride,
                                        error);

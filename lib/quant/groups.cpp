@@ -101,10 +101,6 @@ void load_scales(const Params& params, std::span<const std::byte> from, std::siz
         std::memcpy(to.data(), from.data(), to.size_bytes());
         return;
     }
-    if (reinterpret_cast<std::uintptr_t>(from.data()) % alignof(std::uint16_t) == 0) {
-        kernels::ops().f16_to_f32(reinterpret_cast<const std::uint16_t*>(from.data()), to.data(), to.size());
-        return;
-    }
     std::array<std::uint16_t, 256> half;
     for (std::size_t first = 0; first < to.size(); first += half.size()) {
         const std::size_t n = std::min(half.size(), to.size() - first);

@@ -148,11 +148,11 @@ void rope(const float* src, float* dst, std::size_t n_heads, std::size_t head_di
 HETERO_INLINE F32x16 silu_times(F32x16 g, F32x16 u) {
     const F32x16 one = splat(1.0F), lowest = splat(-210.0F);  // below it the product is zero for every u
     const F32x16 minus = splat(0.0F) - abs(g);
-    const Exp e = exp_parts(max(lowest, minus));
-    const I32x16 third = round_to_int(to_float(e.power) * splat(1.0F / 3));
-    const F32x16 scale = pow2(third), rest = pow2(e.power - third - third);
-    const F32x16 denominator = one + e.mantissa * scale * scale * rest;
-    const F32x16 mantissa = where_less(minus, lowest, zero(), e.mantissa);
+    const Exp<1> e = exp_parts({max(lowest, minus)});
+    const I32x16 third = round_to_int(to_float(e.power[0]) * splat(1.0F / 3));
+    const F32x16 scale = pow2(third), rest = pow2(e.power[0] - third - third);
+    const F32x16 denominator = one + e.mantissa[0] * scale * scale * rest;
+    const F32x16 mantissa = where_less(minus, lowest, zero(), e.mantissa[0]);
     const F32x16 quotient = where_less(g, zero(), g * mantissa, g) / denominator;
     const F32x16 third_of_e = where_less(g, zero(), scale, one);
     return quotient * third_of_e * u * third_of_e * where_less(g, zero(), rest, one);

@@ -49,7 +49,7 @@ struct Tables {
             if (const PackedOps* packed = kBackends[i].packed) {
                 ops[i].quantize_activations = packed->quantize_activations;
                 ops[i].packed_gemm = packed->packed_gemm;
-                if (packed->attention_span != nullptr) ops[i].attention_span = packed->attention_span;
+                if (packed->attention_spans != nullptr) ops[i].attention_spans = packed->attention_spans;
             }
             list[i] = &ops[i];
         }

@@ -74,7 +74,7 @@ struct AttentionArgs {
     float softcap = 0;               // 0: none; else s = softcap * tanh(s / softcap)
     std::size_t n_heads = 1;         // query heads; together they read K and V once
     std::size_t q_head_stride = 0, out_head_stride = 0;  // elements from one head to the next
-    bool exact = false;              // attention_span over codes of 4 or 8 bits: queries and weights are not rounded
+    bool exact = false;              // attention_spans over codes of 4 or 8 bits: queries and weights are not rounded
 };
 
 // 8-bit floats. e4m3fn and e5m2: OCP 8-bit floating point (https://www.opencompute.org, OFP8 1.0). e4m3fnuz: one zero, NaN
@@ -146,17 +146,17 @@ struct Ops {
     void (*attention)(const AttentionArgs& args);
 
     // The same for one query (n_queries is 1) and the keys [key_begin, key_end) alone, at least one, whatever of them the
-    // query's position and window show. For each head, `parts_stride` floats apart: {max, sum, acc[head_dim_v]}, the
-    // largest score, the sum of exp(score - max), and the sum of exp(score - max) * v. A head has the same bits alone
-    // or with others. kv_tokens beyond key_end: the caller reads the keys up to there next, so some are fetched ahead.
-    // out, first_position and window are not read.
+    // query's position and window show, cut at the multiples of `span`, which is a power of two and 64 at least. For each
+    // span, [span][head_dim_v + 2]: {max, sum, acc[head_dim_v]}, the largest score, the sum of exp(score - max), and the
+    // sum of exp(score - max) * v; those of the next head begin `parts_stride` floats further. A span of a head has the
+    // same bits alone or with others. out, kv_tokens, first_position and window are not read.
     // Over codes of 4 or 8 bits, unless `exact`, the vector backends multiply in integers: for each head they round the
     // query (for K by channel: times the scales of a group of tokens) to multiples of m / 32639, m its largest magnitude
     // in a group, and the weights times V's scales, exp(score - max) * scale, of 64 keys likewise. That adds at most
     // m / 65278 * the sum of |code * scale| over the dims (by channel: of |code|) to a product with a key, and
     // m / 65278 * the sum of |code| over each 64 keys to acc.
-    void (*attention_span)(const AttentionArgs& args, std::size_t key_begin, std::size_t key_end, float* parts,
-                           std::size_t parts_stride);
+    void (*attention_spans)(const AttentionArgs& args, std::size_t key_begin, std::size_t key_end, std::size_t span,
+                            float* parts, std::size_t parts_stride);
     // Attention from the parts of one head's spans [n_spans >= 1][head_dim + 2]. Together the two have the bound of
     // attention.
     void (*attention_merge)(const float* parts, std::size_t n_spans, std::size_t head_dim, float* out);

@@ -217,6 +217,6 @@ void tile_gemm(Packing packing, const void* packed, std::size_t row_begin, std::
 
 const PackedOps kPackedOps = {.quantize_activations = quantize_activations,
                               .packed_gemm = tile_gemm,
-                              .attention_span = avx512_vnni::codes_attention_span};
+                              .attention_spans = avx512_vnni::codes_attention_spans};
 
 }  // namespace hetero::kernels::amx

@@ -7,6 +7,9 @@ namespace {
 
 constexpr int kHeadsAtOnce = kParts == 1 ? 4 : 1;  // sums that fit the registers
 constexpr std::size_t kMostGroups = 8;             // scales of a token and head
+// Tiles of codes that are scored, weighed and added together: a step for all of them hides what one waits for, while
+// the codes of two blocks still lie in an L1 cache.
+constexpr std::size_t kBlockTiles = 2, kBlockKeys = kBlockTiles * kTileKeys;
 
 // 16 lanes of a row: run r has dims 16 r to 16 r + 15, or, of codes of 4 bits, every other dim of a block of 32, the
 // even ones first. Values are to be multiplied by kFactor.
@@ -75,7 +78,11 @@ struct TileRows {
     const std::uint8_t* next;
 };
 
-// scores[head][key] = q[head] . k[key] over the dims [first, end), `first` a multiple of 16, for N heads.
+struct ByteRange {
+    const std::uint8_t *begin, *end;
+};
+
+// scores[head][key of the block] = q[head] . k[key] over the dims [first, end), `first` a multiple of 16, for N heads.
 template <class Runs, int N>
 void dot_keys(TileRows k, std::size_t n_keys, const float* q, std::size_t q_stride, std::size_t first, std::size_t end,
               float* scores) {
@@ -117,7 +124,7 @@ void dot_keys(TileRows k, std::size_t n_keys, const float* q, std::size_t q_stri
             for (int j = 0; j < 4; ++j) values[j] = Runs::some(row(j), end_run, left);
             take(q + 16 * end_run, values);
         }
-        store_sums(acc, scores + key, kTileKeys);
+        store_sums(acc, scores + key, kBlockKeys);
     }
     for (; key < n_keys; ++key) {
         const std::uint8_t* row = k.data + key * k.row_bytes;
@@ -128,7 +135,7 @@ void dot_keys(TileRows k, std::size_t n_keys, const float* q, std::size_t q_stri
                 acc = fma(load(qh + 16 * r), r % 2 == 0 ? Runs::template at<0>(row, r) : Runs::template at<1>(row, r),
                           acc);
             if (left != 0) acc = fma(load(qh + 16 * end_run), Runs::some(row, end_run, left), acc);
-            scores[h * kTileKeys + key] = sum(acc);
+            scores[h * kBlockKeys + key] = sum(acc);
         }
     }
 }

@@ -21,6 +21,6 @@
 namespace hetero::kernels::avx2_vnni {
 
 const PackedOps kPackedOps = {
-    .quantize_activations = quantize_activations, .packed_gemm = packed_gemm, .attention_span = attention_span};
+    .quantize_activations = quantize_activations, .packed_gemm = packed_gemm, .attention_spans = attention_spans};
 
 }  // namespace hetero::kernels::avx2_vnni

@@ -20,12 +20,12 @@
 
 namespace hetero::kernels::avx512_vnni {
 
-void codes_attention_span(const AttentionArgs& args, std::size_t key_begin, std::size_t key_end, float* parts,
-                          std::size_t parts_stride) {
-    attention_span(args, key_begin, key_end, parts, parts_stride);
+void codes_attention_spans(const AttentionArgs& args, std::size_t key_begin, std::size_t key_end, std::size_t span,
+                           float* parts, std::size_t parts_stride) {
+    attention_spans(args, key_begin, key_end, span, parts, parts_stride);
 }
 
 const PackedOps kPackedOps = {
-    .quantize_activations = quantize_activations, .packed_gemm = packed_gemm, .attention_span = codes_attention_span};
+    .quantize_activations = quantize_activations, .packed_gemm = packed_gemm, .attention_spans = codes_attention_spans};
 
 }  // namespace hetero::kernels::avx512_vnni

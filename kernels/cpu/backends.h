@@ -9,7 +9,7 @@ namespace hetero::kernels {
 struct PackedOps {
     decltype(Ops::quantize_activations) quantize_activations;
     decltype(Ops::packed_gemm) packed_gemm;
-    decltype(Ops::attention_span) attention_span;  // null: the base's own
+    decltype(Ops::attention_spans) attention_spans;  // null: the base's own
 };
 
 namespace avx2 {
@@ -29,8 +29,8 @@ bool supported();
 }  // namespace avx512
 namespace avx512_vnni {
 extern const PackedOps kPackedOps;
-void codes_attention_span(const AttentionArgs& args, std::size_t key_begin, std::size_t key_end, float* parts,
-                          std::size_t parts_stride);
+void codes_attention_spans(const AttentionArgs& args, std::size_t key_begin, std::size_t key_end, std::size_t span,
+                           float* parts, std::size_t parts_stride);
 bool supported();
 }  // namespace avx512_vnni
 namespace avx512_bf16 {

@@ -104,6 +104,22 @@ HETERO_INLINE void in_order(I32x16 (&v)[kColumnUnits]) {
     v[3] = {{_mm512_shuffle_i32x4(b, d, 0xdd)}};
 }
 
+#ifdef __AVX512VNNI__
+// Four times 16 numbers of 16 bits: of each 16 the high parts, then the low ones, from -128 to 127 all.
+HETERO_INLINE void store_high_and_low(std::uint8_t* p, const I32x16 (&numbers)[4]) {
+    // Packing works within 128-bit lanes: lane i has the i-th four of all, which the permutation puts in order.
+    const __m512i a = _mm512_packs_epi32(numbers[0].part[0], numbers[1].part[0]);
+    const __m512i b = _mm512_packs_epi32(numbers[2].part[0], numbers[3].part[0]);
+    const auto high = [](__m512i v) { return _mm512_srai_epi16(_mm512_add_epi16(v, _mm512_set1_epi16(128)), 8); };
+    const auto low = [](__m512i v) { return _mm512_srai_epi16(_mm512_slli_epi16(v, 8), 8); };
+    const __m512i highs = _mm512_packs_epi16(high(a), high(b)), lows = _mm512_packs_epi16(low(a), low(b));
+    const __m512i first = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 1, 5, 9, 13, 17, 21, 25, 29);
+    _mm512_storeu_si512(p, _mm512_permutex2var_epi32(highs, first, lows));
+    const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(2));
+    _mm512_storeu_si512(p + 64, _mm512_permutex2var_epi32(highs, second, lows));
+}
+#endif
+
 HETERO_INLINE Words even_bytes(Words v) { return _mm512_and_si512(v, _mm512_set1_epi16(255)); }
 HETERO_INLINE Words odd_bytes(Words v) { return _mm512_srli_epi16(v, 8); }
 HETERO_INLINE Words dot_halves(Words sum, Words a, Words b) { return _mm512_add_epi32(sum, _mm512_madd_epi16(a, b)); }

@@ -12,6 +12,6 @@
 namespace hetero::kernels::neon_dot {
 
 const PackedOps kPackedOps = {
-    .quantize_activations = quantize_activations, .packed_gemm = packed_gemm, .attention_span = nullptr};
+    .quantize_activations = quantize_activations, .packed_gemm = packed_gemm, .attention_spans = nullptr};
 
 }  // namespace hetero::kernels::neon_dot

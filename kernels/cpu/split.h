@@ -34,7 +34,7 @@ HETERO_INLINE void store_split(std::uint8_t* p, I32x16 numbers) {
 struct SplitSum {
     Words part[2];
 };
-HETERO_INLINE SplitSum split_zero() { return {{words_splat(0), words_splat(0)}}; }
+HETERO_INLINE SplitSum split_from(int first) { return {{words_splat(0), words_splat(first)}}; }
 HETERO_INLINE void add_split(SplitSum& sum, Words codes, const std::uint8_t* four) {
     if constexpr (kByteDots) {
         add_dot(sum.part[0], codes, splat_word(four));
@@ -56,28 +56,62 @@ HETERO_INLINE I32x16 joined(const SplitSum (&sums)[kParts]) {
 HETERO_INLINE float split_inverse(float largest) { return largest < kLeastSplit ? 0 : kLargestSplit / largest; }
 HETERO_INLINE float split_factor(float largest) { return largest < kLeastSplit ? 0 : largest / kLargestSplit; }
 
-// n values, a multiple of 16, to the nearest multiples of a factor: the largest magnitude / kLargestSplit, NaN where a
-// value is not finite. `total`: the sum of the multiples.
+// Four times 16 numbers, one after the other.
+HETERO_INLINE void store_splits(std::uint8_t* p, const I32x16 (&numbers)[4]) {
+#ifdef __AVX512VNNI__
+    store_high_and_low(p, numbers);
+#else
+#pragma GCC unroll 4
+    for (std::size_t i = 0; i < 4; ++i) store_split(p + kSplitBytes * i, numbers[i]);
+#endif
+}
+
+// Of N rows of n values, a multiple of 16, x[row * stride + i], each to the nearest multiples of a factor: the largest
+// magnitude / kLargestSplit, NaN where a value of the row is not finite. `total`: the sum of the multiples, or 0 unless
+// `totals`. Step by step for all rows: they do not wait for one another.
 struct Split {
     float factor;
     int total;
 };
-HETERO_INLINE Split split(const float* x, std::size_t n, std::uint8_t* out) {
-    F32x16 top = zero(), poison = zero(), total = zero();
-    for (std::size_t i = 0; i < n; i += 16) {
-        const F32x16 v = load(x + i);
-        top = max_abs(v, top);
-        poison = poison + (v - v);
-    }
-    const bool finite = sum(poison) == 0;
-    const float largest = finite ? max_lane(top) : 0;
-    const F32x16 inverse = splat(split_inverse(largest)), nothing = zero();
-    for (std::size_t i = 0; i < n; i += 16) {
-        const I32x16 numbers = round_to_int(finite ? load(x + i) * inverse : nothing);
-        store_split(out + 2 * i, numbers);
-        total = total + to_float(numbers);  // below 2^24: exact
-    }
-    return {finite ? split_factor(largest) : __builtin_nanf(""), static_cast<int>(sum(total))};
+template <std::size_t N>
+HETERO_INLINE void split(const float* x, std::size_t stride, std::size_t n, std::uint8_t* out, std::size_t out_stride,
+                         bool totals, Split (&splits)[N]) {
+    F32x16 top[N], poison[N], inverse[N];
+    const auto each = [](auto step) __attribute__((always_inline)) {
+#pragma GCC unroll 4
+        for (std::size_t row = 0; row < N; ++row) step(row);
+    };
+    each([&](std::size_t row) { top[row] = poison[row] = zero(); });
+    for (std::size_t i = 0; i < n; i += 16)
+        each([&](std::size_t row) {
+            const F32x16 v = load(x + row * stride + i);
+            top[row] = max_abs(v, top[row]);
+            poison[row] = fma(v, zero(), poison[row]);
+        });
+    each([&](std::size_t row) {
+        const bool finite = !any_greater(where_less(poison[row], splat(1), zero(), splat(1)), zero());
+        const float largest = finite ? max_lane(top[row]) : 0;
+        inverse[row] = splat(split_inverse(largest));
+        splits[row] = {finite ? split_factor(largest) : __builtin_nanf(""), 0};
+    });
+    std::size_t i = 0;
+    const auto numbers_at = [&](std::size_t row, std::size_t at) __attribute__((always_inline)) {
+        return round_to_int(load(x + row * stride + at) * inverse[row]);
+    };
+    for (; i + 64 <= n; i += 64)
+        each([&](std::size_t row) {
+            const I32x16 numbers[4] = {numbers_at(row, i), numbers_at(row, i + 16), numbers_at(row, i + 32),
+                                       numbers_at(row, i + 48)};
+            store_splits(out + row * out_stride + 2 * i, numbers);
+        });
+    for (; i < n; i += 16)
+        each([&](std::size_t row) { store_split(out + row * out_stride + 2 * i, numbers_at(row, i)); });
+    if (!totals) return;
+    each([&](std::size_t row) {
+        F32x16 total = zero();
+        for (std::size_t at = 0; at < n; at += 16) total = total + to_float(numbers_at(row, at));  // exact
+        if (splits[row].factor == splits[row].factor) splits[row].total = static_cast<int>(sum(total));
+    });
 }
 
 }  // namespace

@@ -469,6 +469,15 @@ HETERO_INLINE void load_pairs(const float* p, F32x16& x, F32x16& y) {
         y.part[i] = _mm256_castpd_ps(_mm256_permute4x64_pd(odd, 0xd8));
     }
 }
+// And put together.
+HETERO_INLINE void store_pairs(float* p, F32x16 x, F32x16 y) {
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; ++i) {
+        const __m256 low = _mm256_unpacklo_ps(x.part[i], y.part[i]), high = _mm256_unpackhi_ps(x.part[i], y.part[i]);
+        _mm256_storeu_ps(p + 16 * i, _mm256_permute2f128_ps(low, high, 0x20));
+        _mm256_storeu_ps(p + 16 * i + 8, _mm256_permute2f128_ps(low, high, 0x31));
+    }
+}
 
 // Sum of squares in double, added to `sum`.
 struct F64x16 {

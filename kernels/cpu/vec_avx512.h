@@ -335,6 +335,13 @@ HETERO_INLINE void load_pairs(const float* p, F32x16& x, F32x16& y) {
     x = {{_mm512_permutex2var_ps(a, even, b)}};
     y = {{_mm512_permutex2var_ps(a, _mm512_add_epi32(even, _mm512_set1_epi32(1)), b)}};
 }
+// And put together.
+HETERO_INLINE void store_pairs(float* p, F32x16 x, F32x16 y) {
+    const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    _mm512_storeu_ps(p, _mm512_permutex2var_ps(x.part[0], low, y.part[0]));
+    _mm512_storeu_ps(p + 16,
+                     _mm512_permutex2var_ps(x.part[0], _mm512_add_epi32(low, _mm512_set1_epi32(8)), y.part[0]));
+}
 
 // Sum of squares in double, added to `sum`.
 struct F64x16 {

@@ -472,6 +472,11 @@ HETERO_INLINE void load_pairs(const float* p, F32x16& x, F32x16& y) {
         y.part[i] = pairs.val[1];
     }
 }
+// And put together.
+HETERO_INLINE void store_pairs(float* p, F32x16 x, F32x16 y) {
+#pragma GCC unroll 4
+    for (int i = 0; i < kParts; ++i) vst2q_f32(p + 8 * i, {{x.part[i], y.part[i]}});
+}
 
 // Sum of squares in double, added to `sum`.
 struct F64x16 {

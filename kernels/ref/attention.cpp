@@ -110,15 +110,19 @@ void attention(const AttentionArgs& a) {
     }
 }
 
-void attention_span(const AttentionArgs& a, std::size_t key_begin, std::size_t key_end, float* parts,
-                    std::size_t parts_stride) {
+void attention_spans(const AttentionArgs& a, std::size_t key_begin, std::size_t key_end, std::size_t span, float* parts,
+                     std::size_t parts_stride) {
     double* const acc = thread_sums(a.head_dim_v);
-    for (std::size_t head = 0; head < a.n_heads; ++head) {
-        const Softmax softmax = sum_values(a, a.q + head * a.q_head_stride, key_begin, key_end, acc);
-        float* part = parts + head * parts_stride;
-        part[0] = static_cast<float>(softmax.max);
-        part[1] = static_cast<float>(softmax.sum);
-        for (std::size_t d = 0; d < a.head_dim_v; ++d) part[2 + d] = static_cast<float>(acc[d]);
+    for (std::size_t begin = key_begin; begin < key_end; parts += a.head_dim_v + 2) {
+        const std::size_t end = std::min(key_end, (begin / span + 1) * span);
+        for (std::size_t head = 0; head < a.n_heads; ++head) {
+            const Softmax softmax = sum_values(a, a.q + head * a.q_head_stride, begin, end, acc);
+            float* part = parts + head * parts_stride;
+            part[0] = static_cast<float>(softmax.max);
+            part[1] = static_cast<float>(softmax.sum);
+            for (std::size_t d = 0; d < a.head_dim_v; ++d) part[2 + d] = static_cast<float>(acc[d]);
+        }
+        begin = end;
     }
 }
 

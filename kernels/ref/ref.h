@@ -59,8 +59,8 @@ void scale(float* x, float factor, std::size_t n);
 
 // attention.cpp
 void attention(const AttentionArgs& args);
-void attention_span(const AttentionArgs& args, std::size_t key_begin, std::size_t key_end, float* parts,
-                    std::size_t parts_stride);
+void attention_spans(const AttentionArgs& args, std::size_t key_begin, std::size_t key_end, std::size_t span,
+                     float* parts, std::size_t parts_stride);
 void attention_merge(const float* parts, std::size_t n_spans, std::size_t head_dim, float* out);
 
 // int8.cpp

@@ -95,7 +95,7 @@ void Executor::attend_spans(const model::Attention& attention, std::size_t begin
         n_spans += spans_at(positions_[token], attention.window).count();
     }
     const std::size_t together = heads_together(attention, n_spans, 2), parts = heads.size() / together;
-    // Spans that lie one after the other go to one thread together, which fetches the next one's keys ahead.
+    // Spans that lie one after the other go to one thread together, which fetches what lies ahead.
     constexpr std::size_t tasks_of_thread = 8;
     const std::size_t run = std::clamp<std::size_t>(
         n_spans * parts / (tasks_of_thread * static_cast<std::size_t>(pool_.size())), 1, n_spans);
@@ -104,16 +104,17 @@ void Executor::attend_spans(const model::Attention& attention, std::size_t begin
         const std::size_t head = task / runs * together, last = std::min((task % runs + 1) * run, n_spans);
         std::size_t token = begin, before = 0;
         Spans spans = spans_at(positions_[token], attention.window);
-        for (std::size_t index = task % runs * run; index < last; ++index) {
+        for (std::size_t index = task % runs * run; index < last;) {
             for (; index - before >= spans.count(); spans = spans_at(positions_[++token], attention.window)) {
                 before += spans.count();
             }
-            const std::size_t count = spans.count(), span = index - before, from = (spans.first + span) * spans.length;
-            kernels::AttentionArgs args = attention_args(attention, heads.begin + head, together, token);
-            args.kv_tokens = std::min((spans.first + span + last - index) * spans.length, spans.end);
-            kernels::ops().attention_span(args, std::max(from, spans.begin), std::min(from + spans.length, spans.end),
-                                          spans_.data() + (before * heads.size() + head * count + span) * part,
-                                          count * part);
+            const std::size_t count = spans.count(), span = index - before, n = std::min(count - span, last - index);
+            const std::size_t from = (spans.first + span) * spans.length, to = from + n * spans.length;
+            const kernels::AttentionArgs args = attention_args(attention, heads.begin + head, together, token);
+            kernels::ops().attention_spans(args, std::max(from, spans.begin), std::min(to, spans.end), spans.length,
+                                           spans_.data() + (before * heads.size() + head * count + span) * part,
+                                           count * part);
+            index += n;
         }
     });
     const float* parts_of_head = spans_.data();

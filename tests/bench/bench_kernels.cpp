@@ -370,10 +370,8 @@ void decode_attention(benchmark::State& state, const KvFormat& format) {
         for (std::size_t head = 0; head < heads; ++head) {
             args.k = view(2 * head, true);
             args.v = view(2 * head + 1, false);
-            std::size_t spans = 0;
-            for (std::size_t key = 0; key < keys; key += kSpan, ++spans)
-                ops().attention_span(args, key, std::min(key + kSpan, keys), parts.data() + spans * (kDim + 2),
-                                     (keys / kSpan + 1) * (kDim + 2));
+            const std::size_t spans = (keys + kSpan - 1) / kSpan;
+            ops().attention_spans(args, 0, keys, kSpan, parts.data(), (keys / kSpan + 1) * (kDim + 2));
             for (std::size_t h = 0; h < kHeads; ++h)
                 ops().attention_merge(parts.data() + h * (keys / kSpan + 1) * (kDim + 2), spans, kDim, out.data());
         }

@@ -1,6 +1,7 @@
 // Attention over K and V as they stay in memory: blocks of queries (prefill) and one query (decode), through the
 // kernels that the engine uses and divided among threads as it does. A format counts as executable only where the
 // results agree with those of the scalar reference.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -98,11 +99,14 @@ public:
         std::size_t span = 4 * page_tokens;
         while (span * max_spans < tokens_) span *= 2;
         const std::size_t spans = (tokens_ + span - 1) / span, part = dim_ + 2;
-        pool_.parallel_for(spans * kv_heads_, [&](std::size_t task, int) {
-            const std::size_t head = task % kv_heads_, index = task / kv_heads_;
+        const std::size_t run =  // spans of a task, as in the engine
+            std::clamp<std::size_t>(spans * kv_heads_ / (8 * static_cast<std::size_t>(pool_.size())), 1, spans);
+        const std::size_t runs = (spans + run - 1) / run;
+        pool_.parallel_for(runs * kv_heads_, [&](std::size_t task, int) {
+            const std::size_t head = task / runs, first = task % runs * run, end = std::min(first + run, spans);
             const kernels::AttentionArgs args = arguments(head, queries_ - 1);
-            ops.attention_span(args, index * span, std::min((index + 1) * span, tokens_),
-                               parts_.data() + (head * query_heads * spans + index) * part, spans * part);
+            ops.attention_spans(args, first * span, std::min(end * span, tokens_), span,
+                                parts_.data() + (head * query_heads * spans + first) * part, spans * part);
         });
         for (std::size_t head = 0; head < kv_heads_ * query_heads; ++head)
             ops.attention_merge(parts_.data() + head * spans * part, spans, dim_,

@@ -210,11 +210,7 @@ struct Problem {
         const std::size_t part = shape.dims_v + 2, first = shape.begin / shape.span;
         const std::size_t n_spans = (shape.keys + shape.span - 1) / shape.span - first;
         Guarded<float> parts(shape.heads * n_spans * part, 1), out(shape.heads * shape.dims_v, 1);
-        for (std::size_t span = 0; span < n_spans; ++span) {
-            const std::size_t begin = (first + span) * shape.span;
-            ops.attention_span(args, std::max(begin, shape.begin), std::min(begin + shape.span, shape.keys),
-                               parts.data() + span * part, n_spans * part);
-        }
+        ops.attention_spans(args, shape.begin, shape.keys, shape.span, parts.data(), n_spans * part);
         for (std::size_t head = 0; head < shape.heads; ++head)
             ops.attention_merge(parts.data() + head * n_spans * part, n_spans, shape.dims_v,
                                 out.data() + head * shape.dims_v);
@@ -413,8 +409,8 @@ TEST_CASE("spans: heads that share K and V have the bits of each alone") {
                     one.q += head * one.q_head_stride;
                     one.n_heads = 1;
                     for (std::size_t span = 0; span < 4; ++span)
-                        ops->attention_span(one, span * 64, std::min<std::size_t>(span * 64 + 64, 203),
-                                            parts.data() + span * 66, 0);
+                        ops->attention_spans(one, span * 64, std::min<std::size_t>(span * 64 + 64, 203), 64,
+                                             parts.data() + span * 66, 0);
                     ops->attention_merge(parts.data(), 4, 64, alone.data());
                     for (std::size_t d = 0; d < 64; ++d) differing += !same(alone[d], together[head * 64 + d]);
                 }

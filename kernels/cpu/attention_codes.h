@@ -25,9 +25,9 @@ HETERO_INLINE ByteRange part_of(ByteRange bytes, std::size_t i, std::size_t n) {
 }
 
 // Bytes to be fetched in equal steps while something else is computed: a burst of them holds up the loads behind it.
-class Ahead {
+class BytesAhead {
 public:
-    Ahead(ByteRange bytes, std::size_t steps)
+    BytesAhead(ByteRange bytes, std::size_t steps)
         : at_(bytes.begin),
           step_((static_cast<std::size_t>(bytes.end - bytes.begin) + 64 * steps - 1) / (64 * steps)) {}
     HETERO_INLINE void fetch() {
@@ -45,7 +45,7 @@ constexpr std::size_t kKeyRuns = kParts == 1 ? 2 : 1;  // of 16 keys, whose sums
 // raised codes add is in the totals of splits[head * kMostGroups].
 template <KvCodes Codes, int N>
 HETERO_INLINE void dot_units(const std::uint8_t* rows, std::size_t row_bytes, std::size_t units, const std::uint8_t* q,
-                             std::size_t q_bytes, const Split* splits, Ahead& ahead, I32x16 (&dots)[kKeyRuns][N]) {
+                             std::size_t q_bytes, const Split* splits, BytesAhead& ahead, I32x16 (&dots)[kKeyRuns][N]) {
     constexpr std::size_t kRuns = is_paired(Codes) ? 2 : 1;
     SplitSum sums[kKeyRuns][N][kParts];
 #pragma GCC unroll 2
@@ -114,7 +114,7 @@ template <KvCodes Codes, int N>
 HETERO_INLINE void score_rows(const KeyCodes& k, std::size_t row_bytes) {
     constexpr std::size_t kTogether = 16 * kKeyRuns, kRuns = is_paired(Codes) ? 2 : 1;
     const std::size_t first = k.begin / kTogether * kTogether;
-    Ahead ahead(k.ahead, (k.end - first + kTogether - 1) / kTogether * k.groups * k.units);
+    BytesAhead ahead(k.ahead, (k.end - first + kTogether - 1) / kTogether * k.groups * k.units);
     for (std::size_t i = first; i < k.end; i += kTogether) {
         F32x16 values[kKeyRuns][N];
 #pragma GCC unroll 2
@@ -191,7 +191,7 @@ HETERO_INLINE void add_columns(const ValueCodes& v, std::size_t row_bytes, std::
     for (std::size_t t = 0; t < v.n_tiles; ++t) {
         const ValueTile& tile = v.tiles[t];
         const SplitWeights* weights = &tile.weights[g][first_head];
-        Ahead ahead(part_of(tile.ahead, share, shares), tile.end_run - tile.first_run);
+        BytesAhead ahead(part_of(tile.ahead, share, shares), tile.end_run - tile.first_run);
         SplitSum sums[N][kRuns][U][kParts];
 #pragma GCC unroll 4
         for (int h = 0; h < N; ++h)

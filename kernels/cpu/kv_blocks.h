@@ -249,7 +249,7 @@ struct ColumnScales {
 };
 template <class T, bool Signed, bool Zero, bool Short, bool Error>
 HETERO_INLINE void quantize_fours(const KvValues& x, const ColumnScales& columns, bool divide, RowsOut& out,
-                                  std::size_t q_stride, Ahead& ahead, F32x16& worst) {
+                                  std::size_t q_stride, RowsAhead& ahead, F32x16& worst) {
     const std::size_t whole = x.n / kFourVectors * kFourVectors;
     for (std::size_t first = 0; first < x.rows; first += out.step()) {
         const std::size_t rows = smaller(x.rows - first, out.step());
@@ -285,7 +285,7 @@ HETERO_INLINE void quantize_fours(const KvValues& x, const ColumnScales& columns
 // At most kMostColumns.
 template <class T, bool Signed, bool Zero, bool Short>
 HETERO_INLINE void quantize_some_columns(const KvValues& x, ColumnScales& columns, std::uint8_t* q,
-                                         std::size_t q_stride, float* error, bool streaming, Ahead& ahead) {
+                                         std::size_t q_stride, float* error, bool streaming, RowsAhead& ahead) {
     F32x16 worst = zero(), most = zero();
     bool divide = false;
     for (std::size_t i = 0; i < x.n; i += kLanes) {
@@ -313,7 +313,7 @@ HETERO_INLINE KvValues some_columns(const KvValues& x, std::size_t first) {
 }
 // What is looked at after these columns: those beside them, or the first of the rows that follow.
 template <class T>
-HETERO_INLINE Ahead next_columns(const KvValues& x, std::size_t first) {
+HETERO_INLINE RowsAhead next_columns(const KvValues& x, std::size_t first) {
     const bool beside = x.n - first > kMostColumns;
     const std::size_t begin = beside ? first + kMostColumns : 0, n = smaller(x.n - begin, kMostColumns);
     return {row_of<T>(x, beside ? 0 : x.rows) + begin * T::kBytes, x.rows, x.stride * T::kBytes, n * T::kBytes};
@@ -331,7 +331,7 @@ HETERO_INLINE void quantize_columns_as(const KvValues& x, const float* scale, co
                 store(columns.zero_point + i,
                       get_some<AsF32>(reinterpret_cast<const Byte*>(zero_point + first), i, some.n));
         }
-        Ahead ahead;
+        RowsAhead ahead;
         quantize_some_columns<T, Signed, Zero, Short>(some, columns, q + first, q_stride, error, false, ahead);
     }
 }
@@ -343,7 +343,7 @@ bool encode_columns_as(const KvValues& x, int levels, std::uint16_t* scale, std:
     ColumnScales columns;
     for (std::size_t first = 0; first < x.n; first += kMostColumns) {
         const KvValues some = some_columns<T>(x, first);
-        Ahead ahead = next_columns<T>(x, first);
+        RowsAhead ahead = next_columns<T>(x, first);
         if (!column_extremes_as<T, !Zero>(some, columns.low, columns.high, ahead, 1)) return false;
         if (!batch_scales<Zero>(columns.low, columns.high, some.n, levels, scale + first, columns.scale,
                                 Zero ? zero_point + first : nullptr, columns.zero_point))

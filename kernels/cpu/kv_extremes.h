@@ -138,7 +138,7 @@ bool min_max_rows(const KvValues& x, float* mins, float* maxs) {
 // Columns of 16-bit floats, N times 32 side by side.
 template <class T, bool Magnitude, int N>
 bool column_extremes_of_words(const KvValues& x, std::size_t column, std::size_t n, float* mins, float* maxs,
-                              Ahead& ahead, std::size_t lines) {
+                              RowsAhead& ahead, std::size_t lines) {
     I16x32 low[N], high[N];
     const Byte* p = row_of<T>(x, 0) + 2 * column;
 #pragma GCC unroll 8
@@ -175,7 +175,7 @@ bool column_extremes_of_words(const KvValues& x, std::size_t column, std::size_t
 }
 
 template <class T, bool Magnitude>
-bool column_extremes(const KvValues& x, float* mins, float* maxs, Ahead& ahead, std::size_t lines) {
+bool column_extremes(const KvValues& x, float* mins, float* maxs, RowsAhead& ahead, std::size_t lines) {
     bool finite = true;
     std::size_t i = 0;
     if constexpr (kParts == 1) {  // as many as there are registers for: memory is read in order
@@ -210,7 +210,8 @@ bool column_extremes_of_floats(const KvValues& x, float* mins, float* maxs) {
 }
 
 template <class T, bool Magnitude>
-HETERO_INLINE bool column_extremes_as(const KvValues& x, float* mins, float* maxs, Ahead& ahead, std::size_t lines) {
+HETERO_INLINE bool column_extremes_as(const KvValues& x, float* mins, float* maxs, RowsAhead& ahead,
+                                      std::size_t lines) {
     if constexpr (T::kBytes == 2)
         return column_extremes<T, Magnitude>(x, mins, maxs, ahead, lines);
     else
@@ -221,7 +222,7 @@ bool min_max_columns(const KvValues& x, float* mins, float* maxs) {
     return with_type(x.type, [&](auto type) {
         using T = decltype(type);
         const std::size_t row_bytes = x.n * T::kBytes;
-        Ahead ahead(row_of<T>(x, 0) + kReadAhead, x.rows, x.stride * T::kBytes, row_bytes);
+        RowsAhead ahead(row_of<T>(x, 0) + kReadAhead, x.rows, x.stride * T::kBytes, row_bytes);
         const std::size_t lines = row_bytes / 64;
         return mins == nullptr ? column_extremes_as<T, true>(x, mins, maxs, ahead, lines)
                                : column_extremes_as<T, false>(x, mins, maxs, ahead, lines);

@@ -83,10 +83,10 @@ HETERO_INLINE void prefetch_some(const Byte* p, std::size_t bytes, std::size_t a
 
 // What is worked on next is fetched while something else is, in the order of memory, a little at a time: asked for more
 // than it can give, memory holds up the work as well. Rows of so many bytes.
-class Ahead {
+class RowsAhead {
 public:
-    HETERO_INLINE Ahead() = default;
-    HETERO_INLINE Ahead(const Byte* first, std::size_t rows, std::size_t stride, std::size_t row_bytes)
+    HETERO_INLINE RowsAhead() = default;
+    HETERO_INLINE RowsAhead(const Byte* first, std::size_t rows, std::size_t stride, std::size_t row_bytes)
         : row_(first), stride_(stride), row_bytes_(row_bytes), rows_(rows) {
         if (stride == row_bytes) row_bytes_ *= rows_, rows_ = 1;
     }

@@ -25,6 +25,7 @@ for source in "${sources[@]}"; do
     case $source in
     *neon_dot.cpp) extra=(-O3 -march=armv8.2-a+dotprod) ;;
     *neon.cpp) extra=(-O3) ;;
+    */tests/*) extra=(-Wno-stringop-overflow -Wno-array-bounds) ;; # GCC 12 sees sizes below 0 where there are none
     esac
     if [ ! "$object" -nt "$source" ] || [ -n "$(find "$root/kernels" -newer "$object" -name '*.h' -print -quit)" ]; then
         echo "compiling ${source#"$root"/}"
